@@ -1,0 +1,454 @@
+"""The nouns of the library: frozen records, and their JSON round trip.
+
+``dumps(record)`` writes a record as flat JSON with two more keys, ``record`` and ``schema_version``;
+``loads(text)`` reads it back. JSON has no NaN and no infinity, so these three floats are written as
+the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from temperance.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from temperance.labels import ClassMap
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Alternative",
+    "Estimate",
+    "Features",
+    "Report",
+    "Run",
+    "Statistic",
+    "Suggestion",
+    "Task",
+    "dumps",
+    "from_dict",
+    "loads",
+    "to_dict",
+]
+
+SCHEMA_VERSION = 1
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The inputs of an output layer, with their labels.
+
+    Attributes:
+        x: features, shape ``[n, M]``, float32 or float64, finite.
+        y: class ids, shape ``[n]``, int64, ``0 .. C-1``.
+        class_map: names of the ``C`` classes, in the order of the ids.
+        source: what the features are, in words (model and layer, or ``"arrays"``).
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    class_map: ClassMap
+    source: str = "arrays"
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        class_map: ClassMap | None = None,
+        ignore: tuple[object, ...] = (),
+        source: str = "arrays",
+    ) -> Features:
+        """Check arrays and make a record of them.
+
+        Args:
+            x: numbers, shape ``[n, M]``; half precision and integers become float32, 64-bit
+                integers float64. Tensors are welcome.
+            y: labels in any form that ``temperance.labels.read_labels`` reads, ``n`` of them.
+            class_map: the map of the training split, to match by name; made from ``y`` if absent.
+            ignore: label values whose rows are left out; nothing is left out unless named here.
+            source: what the features are, in words.
+
+        Returns:
+            The features of the rows that are not ignored.
+
+        Raises:
+            InvalidInput: if ``x`` is not a finite ``[n, M]`` array of numbers, if the lengths
+                differ, or if the labels cannot be read.
+
+        Example:
+            >>> from temperance import Features
+            >>> f = Features.from_arrays([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"])
+            >>> f.x.shape, f.class_names
+            ((2, 2), ('cat', 'dog'))
+        """
+        from temperance.arrays import as_matrix
+        from temperance.labels import read_labels
+
+        matrix = as_matrix(x, subject="features x")
+        labels = read_labels(y, class_map=class_map, ignore=ignore)
+        if len(labels.kept) != len(matrix):
+            raise InvalidInput(
+                "features x and labels y",
+                expected="as many rows as labels",
+                found=f"{len(matrix)} rows and {len(labels.kept)} labels",
+                fix="Pass arrays of the same length.",
+            )
+        if not labels.kept.all():
+            matrix = matrix[labels.kept]
+        return cls(x=matrix, y=labels.ids, class_map=labels.class_map, source=source)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the ids."""
+        return self.class_map.names
+
+    @property
+    def feature_dim(self) -> int:
+        """M, the number of features."""
+        return int(self.x.shape[1])
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One measured number of a task, with all that is needed to judge it.
+
+    Attributes:
+        value: the number.
+        interval: 95 % interval of ``value`` (what it covers is said in ``settings``), or None.
+        status: ``"ok"``, or what is special about the value, in words.
+        settings: everything the value depends on: parameters, seed, embedding, rows per class.
+        replicates: the values of the single repeats that ``value`` is the mean of.
+        eigenvalues: for spectral statistics, the ascending eigenvalues, mean over the repeats.
+    """
+
+    value: float
+    interval: Interval | None = None
+    status: str = "ok"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    replicates: tuple[float, ...] = ()
+    eigenvalues: tuple[float, ...] = ()
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is known of a classification task before its training.
+
+    Attributes:
+        feature_dim: M, the true ``in_features`` of the output layer.
+        n_classes: C, the number of classes that the head has.
+        n_samples: rows of the training data, if known.
+        n_nonempty: how many of the classes have rows, if known.
+        statistics: measured statistics by name.
+        training: facts of the training (``optimizer``, ``lr``, ``steps``, ...), if known.
+    """
+
+    feature_dim: int
+    n_classes: int
+    n_samples: int | None = None
+    n_nonempty: int | None = None
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in (("feature_dim", 1), ("n_classes", 2)):
+            found = getattr(self, name)
+            if isinstance(found, bool) or not isinstance(found, int) or found < least:
+                raise InvalidInput(
+                    f"task.{name}",
+                    expected=f"a whole number of at least {least}",
+                    found=repr(found),
+                    fix="Classification needs two classes or more; with one output for two "
+                    "classes, pass 2."
+                    if name == "n_classes"
+                    else "Pass the in_features of the output layer.",
+                )
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What another rule says about the same task.
+
+    Attributes:
+        temperature: the value a trainer would get, or None if the rule cannot be used here.
+        unclipped: the value of its formula, or None if the rule cannot be computed.
+        norm: the normalization that the rule is for.
+        in_domain: whether the task lies where the rule was fitted.
+        note: why not, in words.
+    """
+
+    temperature: float | None
+    unclipped: float | None
+    norm: str
+    in_domain: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A training temperature, and why.
+
+    Attributes:
+        temperature: T to train with; positive and safe to hand to a trainer.
+        unclipped: the value of the rule's formula before any bound.
+        rule: name of the rule that was asked.
+        norm: normalization in front of the output layer: ``batch``, ``layer``, ``none``, ``cosine``.
+        in_domain: whether the task lies where the rule was fitted and its value can be used.
+        reasons: why it does not, and what was done; empty when all is well.
+        terms: the shares that add up (or multiply, see the rule) to ``unclipped``.
+        fallback: name of the rule whose value ``temperature`` is, when it is not ``rule``.
+        interval: range of ``temperature`` that the spread of the measured statistics implies.
+        others: what every other rule says, by name.
+        inputs: M, C and the statistics that went in, with their settings.
+    """
+
+    temperature: float
+    unclipped: float
+    rule: str
+    norm: str
+    in_domain: bool
+    reasons: tuple[str, ...] = ()
+    terms: Mapping[str, float] = field(default_factory=dict)
+    fallback: str | None = None
+    interval: Interval | None = None
+    others: Mapping[str, Alternative] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured figure with its 95 % interval, and how the interval was made.
+
+    Attributes:
+        value: the figure.
+        interval: lower and upper end, or None where none can be given.
+        method: how the interval was made, in words.
+    """
+
+    value: float
+    interval: Interval | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How good the predictions of one model on one set of rows are.
+
+    Attributes:
+        n: number of rows judged.
+        n_classes: C.
+        metrics: figures by name: ``accuracy`` (share), ``nll`` (nats), ``brier`` (0..2), ``ece``
+            (share), and, where a post-hoc T was fitted, ``nll_posthoc`` and ``ece_posthoc``.
+        per_class: accuracy of every class by name; None for a class without rows.
+        posthoc_temperature: T fitted on held-out logits, or None.
+        posthoc_status: status of that fit.
+        reliability: bins of the reliability diagram: ``edges, count, confidence, accuracy``.
+        settings: bins, scheme, interval method, seed, rows and origin of the post-hoc fit.
+    """
+
+    n: int
+    n_classes: int
+    metrics: Mapping[str, Estimate]
+    per_class: Mapping[str, Estimate | None] = field(default_factory=dict)
+    posthoc_temperature: float | None = None
+    posthoc_status: str | None = None
+    reliability: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of one planned training (a trial).
+
+    Attributes:
+        trial: what was planned: arm, norm, temperature, seed, optimizer, learning rate, steps, ...
+        outcome: ``done``, ``diverged`` or ``failed``.
+        message: why, for the last two.
+        report: figures on the test rows, for ``done``.
+        history: per-epoch curves by name.
+        seconds: wall-clock time of the training.
+    """
+
+    trial: Mapping[str, Any]
+    outcome: str
+    message: str = ""
+    report: Report | None = None
+    history: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+# ------------------------------------------------------------------ JSON
+_RECORDS: dict[str, type] = {
+    c.__name__: c for c in (Statistic, Task, Alternative, Suggestion, Estimate, Report, Run)
+}
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def _plain(value: Any) -> Any:
+    """Turn a value into what JSON knows."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars, tensors
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise InvalidInput(
+        "record",
+        expected="values that JSON can hold",
+        found=f"{type(value).__name__} ({value!r})",
+        fix="Store numbers, texts, lists and mappings only.",
+    )
+
+
+def to_dict(record: object) -> dict[str, Any]:
+    """Turn a record into a plain mapping, with ``record`` and ``schema_version``.
+
+    Args:
+        record: any record of this module, or a frozen dataclass of plain values.
+
+    Returns:
+        A mapping of texts, numbers, lists and mappings.
+
+    Raises:
+        InvalidInput: if the record holds something that JSON cannot hold.
+
+    Example:
+        >>> from temperance.records import Estimate, to_dict
+        >>> to_dict(Estimate(0.5))["value"]
+        0.5
+    """
+    body: dict[str, Any] = _plain(record)
+    return {"record": type(record).__name__, "schema_version": SCHEMA_VERSION, **body}
+
+
+def from_dict(data: Mapping[str, Any], cls: type | None = None) -> Any:
+    """Build a record from a mapping.
+
+    Args:
+        data: what ``to_dict`` returned, or the parsed JSON of it.
+        cls: the record class; read from ``data["record"]`` if absent.
+
+    Returns:
+        The record.
+
+    Raises:
+        InvalidInput: if the mapping is of another kind or schema version, or lacks a field.
+    """
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise InvalidInput(
+            "record",
+            expected=f"schema version {SCHEMA_VERSION}",
+            found=repr(version),
+            fix="Read it with the release that wrote it.",
+        )
+    name = data.get("record")
+    target = cls or _RECORDS.get(str(name))
+    if target is None or (cls is not None and name not in (None, cls.__name__)):
+        wanted = cls.__name__ if cls else " or ".join(_RECORDS)
+        raise InvalidInput("record", expected=wanted, found=repr(name), fix="Check the file.")
+    return _build(target, data)
+
+
+def _build(cls: type, data: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(cls, globalns=_hint_names())
+    known = {f.name for f in fields(cls)}
+    try:
+        return cls(**{k: _typed(hints[k], v) for k, v in data.items() if k in known})
+    except TypeError as error:
+        raise InvalidInput(
+            cls.__name__, expected="all its fields", found=str(error), fix="Check the file."
+        ) from error
+
+
+def _hint_names() -> dict[str, Any]:
+    return {**globals(), "NDArray": Any, "ArrayLike": Any, "ClassMap": Any}
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Give a JSON value the type that a field has."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _typed(next(a for a in args if a is not type(None)), value)
+    if is_dataclass(hint):
+        return _build(typing.cast(type, hint), value)
+    if origin is tuple:
+        inner = args[0] if args else Any
+        return tuple(_typed(inner, v) for v in value)
+    if origin is Mapping:
+        return {k: _typed(args[1], v) for k, v in value.items()}
+    if hint is float:
+        return _SPECIAL[value] if isinstance(value, str) else float(value)
+    if hint is Any and isinstance(value, list):
+        return value
+    return value
+
+
+def dumps(record: object, *, indent: int | None = 2) -> str:
+    """Write a record as JSON text.
+
+    Args:
+        record: any record of this module.
+        indent: spaces per level; None for one line.
+
+    Returns:
+        Strict JSON (no NaN literals).
+
+    Raises:
+        InvalidInput: if the record holds something that JSON cannot hold.
+
+    Example:
+        >>> from temperance.records import Estimate, dumps, loads
+        >>> loads(dumps(Estimate(0.25, (0.2, 0.3)))).interval
+        (0.2, 0.3)
+    """
+    return json.dumps(to_dict(record), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def loads(text: str, cls: type | None = None) -> Any:
+    """Read a record from JSON text.
+
+    Args:
+        text: what ``dumps`` wrote.
+        cls: the record class that is expected; any, if absent.
+
+    Returns:
+        The record.
+
+    Raises:
+        InvalidInput: if the text is not JSON, or not a record of this kind and version.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            "record", expected="JSON", found=f"{error}", fix="Check the file."
+        ) from error
+    if not isinstance(data, dict):
+        raise InvalidInput(
+            "record", expected="a JSON object", found=type(data).__name__, fix="Check the file."
+        )
+    return from_dict(data, cls)

@@ -1,0 +1,1 @@
+"""Data to task: collect features, measure statistics."""
