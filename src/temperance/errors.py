@@ -6,7 +6,7 @@
     ├── InvalidInput   (also ValueError)    something given cannot be used
     ├── NotFound       (also LookupError)   a name or a module that is not there, or not only once
     ├── MissingPackage (also ImportError)   an optional package is needed
-    └── Interrupted                         the user stopped a long job; a resumable state is on disk
+    └── Interrupted                         the user stopped a long job; its state is on disk
 
     TemperanceWarning  (also UserWarning)   the work goes on, but something should be looked at
 
@@ -52,8 +52,8 @@ class InvalidInput(TemperanceError, ValueError):
 
     Example:
         >>> from temperance.errors import InvalidInput
-        >>> print(InvalidInput("labels", expected="two classes or more", found="1", fix="Add data."))
-        labels: expected two classes or more, found 1. Add data.
+        >>> print(InvalidInput("labels", expected="two classes", found="1", fix="Add data."))
+        labels: expected two classes, found 1. Add data.
     """
 
     exit_code = 3

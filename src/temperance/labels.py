@@ -1,8 +1,8 @@
 """The one reader of labels, used by every part of the library.
 
-Labels come as names, as ids that are not 0..C-1, as texts such as "NA" and "007", one-hot, as floats
-or as booleans. They are read once; the map from label to id is made from the training split, saved,
-and every later split is matched to it by name, never by position.
+Labels come as names, as ids that are not 0..C-1, as texts such as "NA" and "007", one-hot, as
+floats or as booleans. They are read once; the map from label to id is made from the training split,
+saved, and every later split is matched to it by name, never by position.
 """
 
 from __future__ import annotations
@@ -139,22 +139,28 @@ def read_labels(
         >>> read_labels(["yes", "NA"], class_map=train.class_map).ids.tolist()
         [2, 1]
     """
-    texts, numeric = _as_texts(y, split)
-    kept = ~np.isin(texts, [_text(v) for v in ignore])
-    if not kept.any():
+    values, numeric = _as_values(y, split)
+    unique, inverse = np.unique(values, return_inverse=True)
+    texts = [_text(u) for u in unique]
+    ignored = {_text(v) for v in ignore}
+    used = [text not in ignored for text in texts]
+    if not any(used):
         raise InvalidInput(
             split,
             expected="at least one labelled row",
-            found=f"{len(texts)} rows, none with a label that is not ignored",
+            found=f"{len(values)} rows, none with a label that is not ignored",
             fix="This split cannot be used for training or judging; choose another.",
         )
-    unique, inverse = np.unique(texts[kept], return_inverse=True)
     if class_map is None:
-        class_map = _make_map([str(u) for u in unique], numeric, class_names, split)
-    ids = class_map.ids_of(str(u) for u in unique)
+        wanted = [t for t, u in zip(texts, used, strict=True) if u]
+        class_map = _make_map(wanted, numeric, class_names, split)
+    ids = [i if u else -1 for i, u in zip(class_map.ids_of(texts), used, strict=True)]
     if None in ids:
-        _refuse_unknown(str(unique[ids.index(None)]), texts, class_map, split)
-    return Labels(np.asarray(ids, dtype=np.int64)[inverse.reshape(-1)], class_map, kept)
+        place = ids.index(None)
+        _refuse_unknown(texts[place], int(np.argmax(inverse == place)), class_map, split)
+    all_ids = np.asarray(ids, dtype=np.int64)[inverse.reshape(-1)]
+    kept = all_ids >= 0
+    return Labels(all_ids[kept], class_map, kept)
 
 
 def check_ids(y: ArrayLike, n_classes: int, *, subject: str = "labels") -> NDArray[np.int64]:
@@ -200,6 +206,12 @@ def check_ids(y: ArrayLike, n_classes: int, *, subject: str = "labels") -> NDArr
     return array.astype(np.int64)
 
 
+_MISSING = (
+    'A table reader may have turned the text "NA" into a missing value: read the column as text '
+    "(in pandas: keep_default_na=False)."
+)
+
+
 # ------------------------------------------------------------------ reading one label
 def _text(value: object) -> str:
     """Text that stands for one label value: ``3``, ``3.0`` and NumPy's 3 are all ``"3"``."""
@@ -216,8 +228,8 @@ def _bad_row(split: str, row: int, found: str, fix: str) -> InvalidInput:
     return InvalidInput(split, expected="one label per row", found=f"{found} in row {row}", fix=fix)
 
 
-def _as_texts(y: ArrayLike, split: str) -> tuple[NDArray[Any], bool]:
-    """Labels as an array of texts, and whether they were whole numbers."""
+def _as_values(y: ArrayLike, split: str) -> tuple[NDArray[Any], bool]:
+    """Labels as an array of whole numbers, booleans or texts, and whether they are numbers."""
     array = _as_label_array(y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -231,17 +243,13 @@ def _as_texts(y: ArrayLike, split: str) -> tuple[NDArray[Any], bool]:
             fix="Pass one label per row.",
         )
     kind = array.dtype.kind
-    if kind == "O":
-        return _from_objects(array, split)
-    if kind == "S":
-        return np.char.decode(array, "utf-8"), False
     if kind == "f":
         _check_whole(array, split)
-        array = array.astype(np.int64)
-    if kind in "fiu":
-        return array.astype(str), True
-    if kind in "bU":
-        return array.astype(str), False
+        return array.astype(np.int64), True
+    if kind in "iub":
+        return array, kind != "b"
+    if kind in "SUO":
+        return _from_objects(array.astype(object), split)
     raise InvalidInput(
         split,
         expected="texts, whole numbers or booleans",
@@ -279,10 +287,9 @@ def _check_whole(array: NDArray[Any], split: str) -> None:
             split,
             row,
             "a missing value (NaN)" if missing else f"the fraction {array[row]}",
-            'A table reader may have turned the text "NA" into a missing value: read the column '
-            "as text (in pandas: keep_default_na=False)."
+            _MISSING
             if missing
-            else "Classes are names or whole numbers; temperatures of regressions are not set here.",
+            else "Classes are names or whole numbers; a regression has no temperature.",
         )
 
 
@@ -301,30 +308,35 @@ def _from_one_hot(array: NDArray[Any], split: str) -> NDArray[np.int64]:
 
 
 def _from_objects(array: NDArray[Any], split: str) -> tuple[NDArray[Any], bool]:
-    groups = {"text": (str, bytes), "bool": (bool, np.bool_)}
+    """Single values of any type: all texts, all booleans or all numbers."""
     seen: dict[str, int] = {}
     for row, value in enumerate(array):
-        if value is None or value != value or str(value) == "<NA>":  # noqa: PLR0124
-            raise _bad_row(
-                split,
-                row,
-                "a missing value",
-                'A table reader may have turned the text "NA" into a missing value: read the '
-                "column as text (in pandas: keep_default_na=False).",
-            )
-        kind = next((g for g, types_ in groups.items() if isinstance(value, types_)), "number")
-        seen.setdefault(kind, row)
+        if _is_missing(value):
+            raise _bad_row(split, row, "a missing value", _MISSING)
+        seen.setdefault(_kind(value), row)
     if len(seen) > 1:
-        parts = ", ".join(f"{k} (first in row {r})" for k, r in seen.items())
         raise InvalidInput(
             split,
             expected="labels of one type",
-            found=parts,
+            found=", ".join(f"{k} (first in row {r})" for k, r in seen.items()),
             fix="Convert all labels to text, or all to whole numbers.",
         )
-    if "number" in seen:
-        return _as_texts(np.asarray(array.tolist()), split)
-    return np.asarray([_text(v) for v in array]), False
+    if "text" not in seen:
+        return _as_values(np.asarray(array.tolist()), split)
+    texts = np.empty(len(array), dtype=object)  # fixed-width NumPy texts lose a trailing NUL
+    texts[:] = [_text(value) for value in array]
+    return texts, False
+
+
+def _is_missing(value: object) -> bool:
+    nan = isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, (str, bytes)):
+        return "text"
+    return "boolean" if isinstance(value, (bool, np.bool_)) else "number"
 
 
 # ------------------------------------------------------------------ the map
@@ -369,8 +381,7 @@ def _map_of_names(unique: list[str], numeric: bool, names: tuple[str, ...], spli
     return result
 
 
-def _refuse_unknown(label: str, texts: NDArray[Any], class_map: ClassMap, split: str) -> None:
-    row = int(np.argmax(texts == label))
+def _refuse_unknown(label: str, row: int, class_map: ClassMap, split: str) -> None:
     shown = ", ".join(class_map.names[:8]) + (", ..." if len(class_map) > 8 else "")
     raise InvalidInput(
         split,

@@ -1,7 +1,7 @@
 """The nouns of the library: frozen records, and their JSON round trip.
 
-``dumps(record)`` writes a record as flat JSON with two more keys, ``record`` and ``schema_version``;
-``loads(text)`` reads it back. JSON has no NaN and no infinity, so these three floats are written as
+``dumps(record)`` writes a record as flat JSON with two more keys, ``record`` and
+``schema_version``; ``loads(text)`` reads it back. JSON has no NaN and no infinity, so these three floats are written as
 the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
 """
 
@@ -207,7 +207,8 @@ class Suggestion:
         temperature: T to train with; positive and safe to hand to a trainer.
         unclipped: the value of the rule's formula before any bound.
         rule: name of the rule that was asked.
-        norm: normalization in front of the output layer: ``batch``, ``layer``, ``none``, ``cosine``.
+        norm: normalization in front of the output layer: ``batch``, ``layer``, ``none`` or
+            ``cosine``.
         in_domain: whether the task lies where the rule was fitted and its value can be used.
         reasons: why it does not, and what was done; empty when all is well.
         terms: the shares that add up (or multiply, see the rule) to ``unclipped``.

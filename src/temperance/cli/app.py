@@ -1,0 +1,62 @@
+"""The verbs in one program, and how errors reach the shell."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from temperance import __version__
+from temperance.cli.output import print_error
+from temperance.cli.predict import predict
+from temperance.cli.rules import rules
+from temperance.cli.suggest import suggest
+from temperance.cli.train import train
+from temperance.errors import TemperanceError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="temperance",
+    help="Set the softmax temperature of classifiers: before, during and after training.",
+    epilog="Example: temperance suggest --features 512 --classes 10",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"temperance {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(epilog="Example: temperance suggest --features 512 --classes 10 --csg 0.7")(suggest)
+app.command(epilog="Example: temperance rules --json")(rules)
+app.command(epilog="Example: temperance train digits --out runs/digits --seeds 3 --epochs 20")(
+    train
+)
+app.command(epilog="Example: temperance predict runs/digits new.png --json")(predict)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; errors of the library become one sentence and an exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        app(args=arguments, prog_name="temperance")
+    except TemperanceError as error:
+        print_error(error, as_json="--json" in arguments)
+        sys.exit(error.exit_code)

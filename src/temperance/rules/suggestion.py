@@ -1,0 +1,272 @@
+"""From a task to a temperature that a trainer can be given, with the reasons beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from temperance.errors import InvalidInput, NotFound
+from temperance.records import Alternative, Suggestion, Task
+from temperance.rules.cosine_scale import AdaCos, CosFaceBound, NormFace
+from temperance.rules.dimension import Constant, SqrtDim
+from temperance.rules.domain import Domain
+from temperance.rules.hasegawa_sakai import HasegawaSakai, HasegawaSakaiCsgCn
+
+__all__ = ["MIN_SUGGESTED", "RULES", "Rule", "find_rule", "suggest"]
+
+MIN_SUGGESTED = 0.1
+"""Smallest T that is handed to a trainer with a norm in front of the head. Measured (64-128-BN-10
+net on scikit-learn's digits, SGD lr 0.1): T = 0.05 diverged, T = 1e-8 gave NaN."""
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """What makes a callable a rule: ``rule(task)`` gives T, and it says what it needs.
+
+    Rules may also have ``name``, ``terms(task)``, ``domain``, ``fallback``, ``reference``,
+    ``formula``, ``trust`` and an ``upper`` clip; those in ``RULES`` have.
+    """
+
+    needs: Any
+    norm: Any
+
+    def __call__(self, task: Task) -> float:
+        """Give the temperature for a task."""
+        ...
+
+
+_TABLE: tuple[Any, ...] = (
+    Constant(),
+    SqrtDim(),
+    HasegawaSakai(),
+    HasegawaSakaiCsgCn(),
+    AdaCos(),
+    CosFaceBound(),
+    NormFace(),
+)
+RULES: Mapping[str, Any] = MappingProxyType({rule.name: rule for rule in _TABLE})
+"""The rules that come with the library, by name."""
+
+
+def find_rule(rule: str | Rule | None, task: Task) -> Rule:
+    """Give the rule that a name, a callable or None stands for.
+
+    Args:
+        rule: a name in ``RULES`` or of an entry point ``temperance.rules``; a rule itself; or None
+            for ``hasegawa-sakai-csg-cn`` where the task has a csg and ``hasegawa-sakai`` elsewhere.
+        task: the task, to choose by.
+
+    Returns:
+        The rule.
+
+    Raises:
+        NotFound: if there is no rule of that name.
+        InvalidInput: if a callable does not say what it needs and which norm it is for.
+    """
+    if rule is None:
+        return RULES["hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"]
+    if isinstance(rule, str):
+        if rule in RULES:
+            return RULES[rule]
+        return _from_entry_point(rule)
+    if not callable(rule) or not isinstance(rule, Rule):
+        raise InvalidInput(
+            "rule",
+            expected="a name, or a callable with the attributes needs and norm",
+            found=f"{rule!r}",
+            fix='Give it needs = () and norm = "batch", for instance as a frozen dataclass.',
+        )
+    return rule
+
+
+def _from_entry_point(name: str) -> Rule:
+    for point in entry_points(group="temperance.rules"):
+        if point.name == name:
+            loaded = point.load()
+            return loaded() if isinstance(loaded, type) else loaded
+    raise NotFound(
+        "rule", found=f"there is no rule {name!r}", candidates=tuple(RULES), fix="Name one of them."
+    )
+
+
+def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
+    """Suggest a training temperature for a task.
+
+    The value is the rule's formula, unless the task lies outside the rule's domain or the value is
+    at a clip or below 0.1 (``MIN_SUGGESTED``): then the rule's stated fallback answers
+    (``hasegawa-sakai-csg-cn`` by ``hasegawa-sakai``, that by T = 1 where its value cannot be used),
+    and ``reasons`` says so. A rule whose formula only extrapolates in M keeps its own value.
+
+    Args:
+        task: M, C and the measured statistics.
+        rule: a name, a rule, or None (the best-informed published form that the task allows).
+
+    Returns:
+        The temperature with its terms, domain, interval, and what every other rule says.
+
+    Raises:
+        InvalidInput: if the rule needs a statistic that the task lacks, or a statistic is not a
+            number that the rule can take.
+        NotFound: if there is no rule of that name.
+
+    Example:
+        >>> from temperance import Task, suggest
+        >>> s = suggest(Task(feature_dim=512, n_classes=10))
+        >>> round(s.temperature, 2), s.rule, s.norm, s.in_domain
+        (11.67, 'hasegawa-sakai', 'batch', True)
+    """
+    chosen = find_rule(rule, task)
+    _check_needs(chosen, task)
+    value = _unclipped(chosen, task)
+    reasons = _reasons(chosen, task, value)
+    temperature, fallback = value, None
+    if reasons:
+        temperature, fallback, note = _fall_back(chosen, task, value)
+        reasons.append(note)
+    return Suggestion(
+        temperature=temperature,
+        unclipped=value,
+        rule=rule_name(chosen),
+        norm=str(chosen.norm),
+        in_domain=not reasons,
+        reasons=tuple(reasons),
+        terms=_terms(chosen, task),
+        fallback=fallback,
+        interval=_interval(chosen, task),
+        others={n: _alternative(r, task) for n, r in RULES.items() if n != rule_name(chosen)},
+        inputs=_inputs(task),
+    )
+
+
+# ------------------------------------------------------------------ reading a rule
+def rule_name(rule: Rule) -> str:
+    """Name of a rule: its own, or that of its function or class."""
+    return str(
+        getattr(rule, "name", None) or getattr(rule, "__name__", None) or type(rule).__name__
+    )
+
+
+def _terms(rule: Rule, task: Task) -> dict[str, float]:
+    terms = getattr(rule, "terms", None)
+    return {k: float(v) for k, v in terms(task).items()} if callable(terms) else {}
+
+
+def _unclipped(rule: Rule, task: Task) -> float:
+    """Value of the formula before its clips: the sum of the terms where the rule has clips."""
+    if hasattr(rule, "upper") and hasattr(rule, "terms"):
+        return float(sum(_terms(rule, task).values()))
+    value = rule(task)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"rule {rule_name(rule)}",
+                expected="a number from rule(task)",
+                found=repr(value),
+                fix="Return the temperature as a float.",
+            ) from None
+    return float(value)
+
+
+def _check_needs(rule: Rule, task: Task) -> None:
+    for need in rule.needs:
+        if need not in task.statistics:
+            raise InvalidInput(
+                f"rule {rule_name(rule)}",
+                expected=f"the statistic {need}",
+                found=", ".join(task.statistics) or "no statistics",
+                fix=f"Measure it (temperance.measure(features)), give it (--{need}), or take a "
+                "rule that does without, such as hasegawa-sakai.",
+            )
+        value = float(task.statistics[need])
+        if not math.isfinite(value):
+            raise InvalidInput(
+                need,
+                expected="a finite number",
+                found=str(value),
+                fix="Look at the status of the measurement.",
+            )
+
+
+# ------------------------------------------------------------------ domain and fallback
+def _unusable(rule: Rule, value: float) -> str | None:
+    """Why a value must not reach a trainer, or None."""
+    upper = float(getattr(rule, "upper", math.inf))
+    floor = 0.0 if rule.norm == "cosine" else MIN_SUGGESTED
+    if math.isnan(value):
+        return "the formula gives no number here"
+    if value < floor or value <= 0:
+        return f"the formula gives {value:.4g}; a trainer needs T of at least {floor:g}"
+    if math.isinf(value):
+        return "the formula has no finite value here"
+    if value >= upper:
+        return f"the formula gives {value:.4g}, at or above its upper clip {upper:g}"
+    return None
+
+
+def _reasons(rule: Rule, task: Task, value: float) -> list[str]:
+    domain = getattr(rule, "domain", None) or Domain()
+    found = domain.reasons(task)
+    if "csg" in rule.needs and float(task.statistics["csg"]) == 0:
+        found.append("csg = 0: the classes are separable and log(csg) does not exist")
+        return found
+    bad = _unusable(rule, value)
+    return [*found, bad] if bad else found
+
+
+def _fall_back(rule: Rule, task: Task, value: float) -> tuple[float, str | None, str]:
+    """Follow the stated fallbacks to a value that can train."""
+    usable = _unusable(rule, value) is None
+    name = getattr(rule, "fallback", "constant")
+    if usable and (name is None or not rule.needs):  # a formula of M and C alone may extrapolate
+        return value, None, "the rule's own formula was extrapolated"
+    current: Any = RULES[name or "constant"]
+    while _unusable(current, _unclipped(current, task)) and current.fallback:
+        current = RULES[current.fallback]
+    result = _unclipped(current, task)
+    return result, current.name, f"T = {result:.4g} comes from the fallback {current.name}"
+
+
+def _alternative(rule: Any, task: Task) -> Alternative:
+    missing = [need for need in rule.needs if need not in task.statistics]
+    if missing:
+        return Alternative(None, None, rule.norm, False, f"needs {', '.join(missing)}")
+    value = _unclipped(rule, task)
+    reasons = _reasons(rule, task, value)
+    usable = None if _unusable(rule, value) else value
+    return Alternative(usable, value, rule.norm, not reasons, "; ".join(reasons))
+
+
+def _interval(rule: Rule, task: Task) -> tuple[float, float] | None:
+    """Range of the formula's value over the corners of the needed statistics' intervals."""
+    spread = [n for n in rule.needs if task.statistics[n].interval is not None]
+    if not spread:
+        return None
+    values = []
+    for corner in range(1 << len(spread)):
+        moved = dict(task.statistics)
+        for bit, name in enumerate(spread):
+            ends = moved[name].interval
+            assert ends is not None
+            moved[name] = replace(moved[name], value=ends[corner >> bit & 1])
+        values.append(_unclipped(rule, replace(task, statistics=moved)))
+    return min(values), max(values)
+
+
+def _inputs(task: Task) -> dict[str, Any]:
+    statistics = {
+        name: {"value": s.value, "interval": s.interval, "status": s.status, **s.settings}
+        for name, s in task.statistics.items()
+    }
+    return {
+        "feature_dim": task.feature_dim,
+        "n_classes": task.n_classes,
+        "n_samples": task.n_samples,
+        "n_nonempty": task.n_nonempty,
+        "statistics": statistics,
+    }
