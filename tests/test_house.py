@@ -19,7 +19,7 @@ ORDER = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "arrays", "files", "labels", "records"),
+            ("errors", "arrays", "files", "labels", "records", "serial"),
             ("models",),
             ("task",),
             ("rules",),

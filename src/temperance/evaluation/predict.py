@@ -1,0 +1,87 @@
+"""Running a model over a loader: logits and labels of all rows, the model left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from temperance.arrays import as_numpy
+from temperance.errors import InvalidInput
+from temperance.models.outputs import call_model, device_of, logits_of, split_batch, to_device
+from temperance.models.probe import evaluating
+
+__all__ = ["collect_logits"]
+
+
+def collect_logits(
+    model: nn.Module, loader: Iterable[Any], *, key: str | int | None = None
+) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """Logits and labels of all rows of a loader, as NumPy arrays on the CPU.
+
+    The model runs in evaluation mode without gradients; afterwards the mode of each of its modules,
+    its buffers and the global random state are as they were.
+
+    Args:
+        model: any module whose output ``temperance.models.logits_of`` reads.
+        loader: batches that ``temperance.models.split_batch`` reads, with labels.
+        key: which entry of the output holds the logits, if it is not clear.
+
+    Returns:
+        Logits ``[n, C]`` (or ``[n]``, for one output per row), half precision widened to float32,
+        and labels ``[n]``.
+
+    Raises:
+        InvalidInput: if there are no batches, if a batch lacks labels, or if the logits are not one
+            row per label.
+
+    Example:
+        >>> import torch
+        >>> from temperance.evaluation import collect_logits
+        >>> logits, labels = collect_logits(
+        ...     torch.nn.Linear(3, 2), [(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0]))]
+        ... )
+        >>> logits.shape, labels.tolist()
+        ((4, 2), [0, 1, 1, 0])
+    """
+    device = device_of(model)
+    logits, labels = [], []
+    with evaluating(model), torch.no_grad():
+        for number, batch in enumerate(loader):
+            inputs, y = split_batch(batch)
+            z = logits_of(call_model(model, to_device(inputs, device)), key=key)
+            ids = as_numpy(y) if y is not None else None
+            _check_batch(z, ids, number)
+            z = z.detach().cpu()
+            logits.append(np.asarray(z if z.dtype == torch.float64 else z.float()))
+            labels.append(ids)
+    if not logits:
+        raise InvalidInput(
+            "loader",
+            expected="at least one batch",
+            found="none",
+            fix="Pass a loader that can be run through again (not a used-up generator).",
+        )
+    return np.concatenate(logits), np.concatenate([y for y in labels if y is not None])
+
+
+def _check_batch(z: torch.Tensor, ids: NDArray[np.generic] | None, number: int) -> None:
+    if ids is None:
+        raise InvalidInput(
+            f"batch {number}",
+            expected="labels beside the inputs",
+            found="inputs only",
+            fix="Let the loader yield (inputs, labels), or a mapping with 'labels'.",
+        )
+    if z.ndim > 2 or ids.ndim < 1 or len(z) != len(ids):
+        raise InvalidInput(
+            f"batch {number}",
+            expected="logits [B, C] and one label per row",
+            found=f"logits {list(z.shape)} and labels {list(ids.shape)}",
+            fix="Outputs with more axes (dense, token-wise) go in as arrays: move the class axis "
+            "last and flatten the others, of logits and labels alike.",
+        )
