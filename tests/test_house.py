@@ -19,7 +19,7 @@ ORDER = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "arrays", "files", "labels", "records", "serial"),
+            ("errors", "arrays", "files", "labels", "records", "serial", "version"),
             ("models",),
             ("task",),
             ("rules",),

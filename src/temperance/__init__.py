@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from temperance.version import __version__ as __version__
 
 _HOMES = {
     # records
@@ -67,16 +67,17 @@ if TYPE_CHECKING:
     from temperance.evaluation import ece, evaluate, fit_temperature
     from temperance.head import (
         check_batches,
-        fold,
         insert,
         parameter_groups,
         remove,
         set_norm_statistics,
     )
+    from temperance.head.fold import fold
     from temperance.models import find_head
     from temperance.records import Features, Report, Suggestion, Task
     from temperance.rules import RULES, suggest
-    from temperance.task import collect, csg, measure
+    from temperance.task import collect, measure
+    from temperance.task.csg import csg
 
 
 def __getattr__(name: str) -> Any:

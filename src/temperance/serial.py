@@ -7,6 +7,7 @@ floats are written as the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import types
@@ -98,9 +99,8 @@ def from_dict(data: Mapping[str, Any], cls: type | None = None) -> Any:
 
 def _records() -> dict[str, type]:
     """The record classes by name."""
-    import temperance.records
-
-    things = {name: getattr(temperance.records, name) for name in temperance.records.__all__}
+    module = importlib.import_module("temperance.records")  # which imports this one
+    things = {name: getattr(module, name) for name in module.__all__}
     return {name: t for name, t in things.items() if isinstance(t, type) and is_dataclass(t)}
 
 

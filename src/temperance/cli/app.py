@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from temperance import __version__
 from temperance.cli.output import print_error
 from temperance.cli.predict import predict
 from temperance.cli.rules import rules
 from temperance.cli.suggest import suggest
 from temperance.cli.train import train
 from temperance.errors import TemperanceError
+from temperance.version import __version__
 
 __all__ = ["app", "main"]
 

@@ -26,13 +26,13 @@ def suggest(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Suggest a training temperature, with its terms and what the other rules say."""
-    from temperance import records, rules
+    from temperance.records import Statistic, Task, to_dict
+    from temperance.rules import suggest as run
 
-    statistics = {} if csg is None else {"csg": records.Statistic(csg, settings={"given": True})}
-    task = records.Task(features, classes, statistics=statistics)
-    suggestion = rules.suggest(task, rule)
+    statistics = {} if csg is None else {"csg": Statistic(csg, settings={"given": True})}
+    suggestion = run(Task(features, classes, statistics=statistics), rule)
     if as_json:
-        print_json(records.to_dict(suggestion))
+        print_json(to_dict(suggestion))
         return
     _print(suggestion)
 
