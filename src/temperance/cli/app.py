@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -52,11 +53,18 @@ app.command(epilog="Example: temperance train digits --out runs/digits --seeds 3
 app.command(epilog="Example: temperance predict runs/digits new.png --json")(predict)
 
 
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"temperance: {message}", file=sys.stderr)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors of the library become one sentence and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    try:
-        app(args=arguments, prog_name="temperance")
-    except TemperanceError as error:
-        print_error(error, as_json="--json" in arguments)
-        sys.exit(error.exit_code)
+    warnings.showwarning = _print_warning
+    with warnings.catch_warnings():
+        warnings.showwarning = _print_warning
+        try:
+            app(args=arguments, prog_name="temperance")
+        except TemperanceError as error:
+            print_error(error, as_json="--json" in arguments)
+            sys.exit(error.exit_code)

@@ -50,7 +50,9 @@ def train(
     weight_decay: Annotated[
         float | None, typer.Option(help="[default: sgd 0.0005, adamw 0.01]")
     ] = None,
-    augment: Annotated[bool, typer.Option(help="Flip and shift pictures in training.")] = False,
+    augment: Annotated[
+        str, typer.Option(help="Of pictures in training: none, shift, or shift-flip.")
+    ] = "none",
     train_rows: Annotated[
         int | None, typer.Option(help="Train on that many rows, drawn by class.")
     ] = None,
@@ -58,6 +60,7 @@ def train(
     on_bad: Annotated[
         str, typer.Option(help="Pictures that cannot be read: error (list them) or skip.")
     ] = "error",
+    label: Annotated[str, typer.Option(help="Label column of a table.")] = "label",
     ignore: Annotated[
         list[str] | None, typer.Option(help="Label whose rows are left out, repeatable.")
     ] = None,
@@ -96,6 +99,7 @@ def train(
         train_rows=train_rows,
         image_size=image_size,
         on_bad="skip" if on_bad == "skip" else _only_error(on_bad),
+        label=label,
         ignore=tuple(ignore or ()),
         split_seed=split_seed,
         device=_device(device),

@@ -302,9 +302,13 @@ def _forest_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
     axes.margins(x=0.12)
 
 
+_LONG = 1e4  # figures from here on are written with an exponent, to leave room for the panels
+
+
 def _difference(row: Mapping[str, Any], digits: int) -> str:
     figures = [row["value"], *(row["interval"] or ())]
-    value, *ends = (f"{x:+.{digits}f}".replace("-", "\N{MINUS SIGN}") for x in figures)
+    form = f"+.{digits}f" if max(map(abs, figures)) < _LONG else "+.2e"
+    value, *ends = (f"{x:{form}}".replace("-", "\N{MINUS SIGN}") for x in figures)
     return f"{value}  [{ends[0]}, {ends[1]}]" if ends else value
 
 

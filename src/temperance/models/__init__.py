@@ -1,1 +1,36 @@
-"""models."""
+"""Reading a model: its output layer, its logits, its checkpoints."""
+
+from temperance.models.checkpoints import (
+    LoadReport,
+    load_state,
+    strip_prefixes,
+)
+from temperance.models.files import read_safetensors, write_safetensors
+from temperance.models.find import Head, find_head
+from temperance.models.outputs import (
+    LABEL_KEYS,
+    call_model,
+    device_of,
+    logits_of,
+    split_batch,
+    to_device,
+)
+from temperance.models.probe import evaluating, unwrap
+
+__all__ = [
+    "LABEL_KEYS",
+    "Head",
+    "LoadReport",
+    "call_model",
+    "device_of",
+    "evaluating",
+    "find_head",
+    "load_state",
+    "logits_of",
+    "read_safetensors",
+    "split_batch",
+    "strip_prefixes",
+    "to_device",
+    "unwrap",
+    "write_safetensors",
+]

@@ -1,0 +1,258 @@
+"""Folding norm, linear layer and T into one plain linear layer, exactly."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, cast, overload
+
+import torch
+from torch import Tensor, nn
+
+from temperance.errors import InvalidInput, NotFound, TemperanceWarning
+from temperance.head.surgery import shared_names, tempered_heads
+from temperance.head.tempered import BatchNorm, TemperedHead
+from temperance.models.probe import evaluating, probe_logits, registered, replace_module, unwrap
+
+__all__ = ["TOLERANCE", "FoldReport", "fold"]
+
+# Largest error relative to the largest logit. Float32 errs by about 1e-6 for a few thousand
+# features; half precision by its rounding of every folded weight (2^-11 and 2^-8), times a few.
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-5,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+}
+_PROBE_ROWS = 256
+
+
+@dataclass(frozen=True)
+class FoldReport:
+    """How close a folded layer is to the head that it replaces.
+
+    Attributes:
+        max_abs_error: largest difference of a logit.
+        max_rel_error: the same, divided by the largest absolute logit of the probe.
+        n_probe: rows of the probe.
+        dtype: type of the folded weights, such as ``"float32"``.
+        example_rel_error: the relative error of the whole model on the example, if one was given.
+    """
+
+    max_abs_error: float
+    max_rel_error: float
+    n_probe: int
+    dtype: str
+    example_rel_error: float | None = None
+
+
+@overload
+def fold(model: TemperedHead, example: Any = None, *, inplace: bool = False) -> nn.Linear: ...
+@overload
+def fold(model: nn.Module, example: Any = None, *, inplace: bool = False) -> nn.Module: ...
+def fold(model: nn.Module, example: Any = None, *, inplace: bool = False) -> nn.Module:
+    """Give a model whose tempered heads are plain linear layers with the same logits.
+
+    ``W' = W diag(g) / T`` and ``b' = (b + W (beta - g mean)) / T``, where
+    ``g = gamma / sqrt(var + eps)``, computed in float64 and cast to the layer's type. Each folded
+    layer is compared with its head (in float64) on features drawn from the running statistics,
+    and the whole model on ``example``; the figures are the layer's attribute ``fold_report``.
+
+    The logits of a tempered head are float32; those of the folded layer have the type of its
+    weights. Folding a folded model changes nothing more.
+
+    Args:
+        model: a model in evaluation mode with one or more tempered heads, or a TemperedHead.
+        example: one batch to compare the whole model on, before and after.
+        inplace: change the model itself instead of a copy. For a TemperedHead it has no effect.
+
+    Returns:
+        The folded copy (or the model itself); for a TemperedHead the new linear layer.
+
+    Raises:
+        InvalidInput: in training mode; for LayerNorm, whose scale depends on each row; for
+            BatchNorm without running statistics; for weights that are shared or not finite; or if
+            the error on a probe is above ``TOLERANCE`` (then nothing is changed).
+        NotFound: if there is no tempered head and none was folded before.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from temperance import fold, insert
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> _ = insert(model, 4.0, norm="none")
+        >>> fold(model.eval())[2]
+        Linear(in_features=8, out_features=3, bias=True)
+    """
+    if isinstance(model, TemperedHead):
+        return _fold_head(model, "head", shared=())
+    if unwrap(model) is not model:
+        raise _cannot(
+            "model", "the plain model", f"a {type(model).__name__}", "Fold what it wraps."
+        )
+    heads = tempered_heads(model)
+    if not heads:
+        _require_folded(model)
+        return model if inplace else copy.deepcopy(model)
+    if model.training:
+        raise _in_training("model")
+    folded = {n: _fold_head(h, n, shared=shared_names(model, h)) for n, h in heads.items()}
+    result = model if inplace else copy.deepcopy(model)
+    before = None if example is None else _logits(model, example)
+    olds = {n: cast(nn.Module, registered(result, n)) for n in heads}
+    for name, old in olds.items():
+        replace_module(result, old, folded[name])
+    if before is None:
+        return result
+    try:
+        _check_example(before, _logits(result, example), folded)
+    except InvalidInput:
+        for name, old in olds.items():
+            replace_module(result, folded[name], old)
+        raise
+    return result
+
+
+# ------------------------------------------------------------------ one head
+def _fold_head(head: TemperedHead, name: str, *, shared: tuple[str, ...]) -> nn.Linear:
+    _check_foldable(head, name, shared)
+    weight, bias = _folded_weights(head)
+    old = head.linear
+    new = torch.nn.utils.skip_init(
+        nn.Linear, old.in_features, old.out_features, bias=bias is not None
+    ).to(old.weight.device, old.weight.dtype)
+    with torch.no_grad():
+        new.weight.copy_(weight)
+        if bias is not None:
+            new.bias.copy_(bias)
+    new.requires_grad_(old.weight.requires_grad).train(head.training)
+    new.fold_report = _compare(head, new, name)
+    return new
+
+
+def _folded_weights(head: TemperedHead) -> tuple[Tensor, Tensor | None]:
+    """The exact weights in float64; no bias where there is nothing to put into it."""
+    temperature = head.temperature.double().cpu()
+    weight = head.linear.weight.detach().double().cpu()
+    bias = None if head.linear.bias is None else head.linear.bias.detach().double().cpu()
+    if isinstance(head.norm, BatchNorm):
+        scale, shift = _scale_and_shift(head.norm)
+        moved = weight @ shift
+        bias = moved if bias is None else bias + moved
+        weight = weight * scale
+    return weight / temperature, None if bias is None else bias / temperature
+
+
+def _scale_and_shift(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """BatchNorm in evaluation mode as ``x * scale + shift``, in float64."""
+    mean = cast(Tensor, norm.running_mean).double().cpu()
+    scale = (cast(Tensor, norm.running_var).double().cpu() + norm.eps).rsqrt()
+    if not norm.affine:
+        return scale, -mean * scale
+    scale = scale * norm.weight.detach().double().cpu()
+    return scale, norm.bias.detach().double().cpu() - mean * scale
+
+
+def _compare(head: TemperedHead, new: nn.Linear, name: str) -> FoldReport:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_PROBE_ROWS, head.in_features, generator=generator, dtype=torch.float64)
+    if isinstance(head.norm, BatchNorm):
+        std = (cast(Tensor, head.norm.running_var).double().cpu() + head.norm.eps).sqrt()
+        x = x * std + cast(Tensor, head.norm.running_mean).double().cpu()
+    exact = copy.deepcopy(head).cpu().double()
+    x = x.to(new.weight.dtype)  # features come in the layer's own type
+    with torch.no_grad():
+        expected = exact(x.double())
+        found = new(x.to(new.weight.device)).double().cpu()
+    absolute, relative = _errors(expected, found)
+    _check_error(relative, new.weight.dtype, f"folded layer {name!r}")
+    dtype = str(new.weight.dtype).removeprefix("torch.")
+    return FoldReport(absolute, relative, _PROBE_ROWS, dtype)
+
+
+def _errors(expected: Tensor, found: Tensor) -> tuple[float, float]:
+    absolute = float((expected - found).abs().max())
+    largest = float(expected.abs().max())
+    if absolute == 0:
+        return 0.0, 0.0
+    return absolute, absolute / largest if largest > 0 else math.inf
+
+
+# ------------------------------------------------------------------ checks
+def _check_foldable(head: TemperedHead, name: str, shared: tuple[str, ...]) -> None:
+    subject = f"tempered head {name!r}"
+    if head.training or head.norm.training:
+        raise _in_training(subject)
+    if shared:
+        fix = "A folded weight would change the other use: untie the weights first."
+        raise _cannot(subject, "weights of its own", f"weights shared with {shared[0]}", fix)
+    if isinstance(head.norm, nn.LayerNorm):
+        fix = "Deploy the head as it is, or train with norm='batch'."
+        raise _cannot(subject, "BatchNorm or no norm", "LayerNorm, whose scale is each row's", fix)
+    if isinstance(head.norm, BatchNorm):
+        _check_statistics(head.norm, subject)
+    elif not isinstance(head.norm, nn.Identity):
+        fix = "Only the norms that insert offers can be folded."
+        raise _cannot(subject, "BatchNorm or no norm", f"a {type(head.norm).__name__}", fix)
+    tensors = {**dict(head.named_parameters()), **dict(head.named_buffers())}
+    bad = [n for n, t in tensors.items() if not bool(torch.isfinite(t).all())]
+    if bad:
+        raise _cannot(subject, "finite weights", f"NaN or infinity in {bad[0]}", "Retrain it.")
+
+
+def _check_statistics(norm: BatchNorm, subject: str) -> None:
+    if norm.running_mean is None or norm.running_var is None:
+        fix = "Train with track_running_stats=True."
+        raise _cannot(subject, "running statistics", "a BatchNorm without them", fix)
+    if norm.num_batches_tracked is not None and int(norm.num_batches_tracked) == 0:
+        warnings.warn(
+            f"{subject}: its running statistics were never set. The fold is exact, but of a head "
+            "that saw no data; set_norm_statistics or training sets them.",
+            TemperanceWarning,
+            stacklevel=5,
+        )
+
+
+def _check_error(relative: float, dtype: torch.dtype, subject: str) -> None:
+    tolerance = TOLERANCE.get(dtype, 1e-5)
+    if relative <= tolerance:  # False for NaN
+        return
+    raise _cannot(
+        subject,
+        f"the logits of the head up to {tolerance:g} of the largest",
+        f"a relative error of {relative:.2g}",
+        "Feature means far above their spread do not survive one "
+        f"{str(dtype).removeprefix('torch.')} layer: fold in a wider type, or keep the head.",
+    )
+
+
+def _check_example(before: Tensor, after: Tensor, folded: dict[str, Any]) -> None:
+    _, relative = _errors(before.double(), after.double())
+    for name, layer in folded.items():
+        _check_error(relative, layer.weight.dtype, f"model with the folded layer {name!r}")
+        layer.fold_report = replace(layer.fold_report, example_rel_error=relative)
+
+
+def _logits(model: nn.Module, example: Any) -> Tensor:
+    with evaluating(model), torch.no_grad():
+        return probe_logits(model, example).cpu()
+
+
+def _require_folded(model: nn.Module) -> None:
+    if not any(isinstance(getattr(m, "fold_report", None), FoldReport) for m in model.modules()):
+        raise NotFound(
+            "tempered head",
+            found="the model has none, and none that was folded",
+            fix="Call insert before training, then fold.",
+        )
+
+
+def _in_training(subject: str) -> InvalidInput:
+    fix = "Call model.eval() first: BatchNorm in training mode is another function."
+    return _cannot(subject, "evaluation mode", "training mode", fix)
+
+
+def _cannot(subject: str, expected: str, found: str, fix: str) -> InvalidInput:
+    return InvalidInput(subject, expected=expected, found=found, fix=fix)

@@ -1,0 +1,61 @@
+"""Where timm, torchvision and transformers say that the output layer of their models is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from temperance.models.probe import is_tempered, registered
+
+__all__ = ["declared_names", "last_of_sequential"]
+
+# Where the classifiers of a library are, in the order in which they are looked up.
+_DECLARED = {
+    "torchvision.": ("fc", "heads.head", "head", "classifier"),
+    "transformers.": (
+        "score",
+        "classifier",
+        "classifier.out_proj",
+        "classification_head.out_proj",
+        "logits_proj",
+        "head",
+        "fc",
+    ),
+}
+
+
+def last_of_sequential(model: nn.Module) -> str | None:
+    """Name of the last child that has parameters, as long as all around it are Sequentials."""
+    name, module = "", model
+    while isinstance(module, nn.Sequential):
+        weighted = [(n, m) for n, m in module.named_children() if any(True for _ in m.parameters())]
+        if not weighted:
+            return None
+        name, module = f"{name}.{weighted[-1][0]}".lstrip("."), weighted[-1][1]
+    return name if module is not model else None
+
+
+def declared_names(model: nn.Module) -> tuple[str, ...]:
+    """Names that the model's library declares, as far as they exist and are linear."""
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    names: Any = config.get("classifier") if isinstance(config, Mapping) else None
+    if names:
+        names = (names,) if isinstance(names, str) else tuple(names)
+        return tuple(n for n in names if _linear_at(model, n) is not None)
+    for prefix, known in _DECLARED.items():
+        if any(c.__module__.startswith(prefix) for c in type(model).__mro__):
+            found = (_linear_at(model, n) for n in known)
+            return tuple(n for n in found if n is not None)[:1]
+    return ()
+
+
+def _linear_at(model: nn.Module, name: str) -> str | None:
+    """The name, or that of the last layer of a Sequential there, if it is linear."""
+    module = registered(model, name)
+    if isinstance(module, nn.Sequential):
+        inner = last_of_sequential(module)
+        return None if inner is None else _linear_at(model, f"{name}.{inner}")
+    linear = module is not None and (isinstance(module, nn.Linear) or is_tempered(module))
+    return name if linear else None

@@ -1,0 +1,101 @@
+"""Tensors on disk: safetensors only, never pickle, never half a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from temperance.errors import InvalidInput, NotFound
+from temperance.files import write_bytes
+
+__all__ = ["check_tensors", "read_safetensors", "write_safetensors"]
+
+
+def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read tensors from a safetensors file, onto the CPU.
+
+    Args:
+        path: the file. Pickle files (``.pt``, ``.pth``, ``.bin``) are refused unopened, since
+            unpickling can run code.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        NotFound: if there is no such file.
+        InvalidInput: if it is no safetensors file, or is cut short.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(path)
+    if not path.is_file():
+        raise NotFound(str(path), found="no such file", fix="Check the path.")
+    with path.open("rb") as file:
+        start = file.read(10)
+    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+        raise _bad_file(
+            path,
+            "a pickle or zip archive",
+            "If you trust its origin, convert it: "
+            "state = torch.load(path, weights_only=True); write_safetensors(new_path, state).",
+        )
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _bad_file(path, f"something else ({error})", "Copy or download it again.") from error
+
+
+def write_safetensors(path: str | os.PathLike[str], state: Mapping[str, Tensor]) -> None:
+    """Write tensors to a safetensors file, whole or not at all.
+
+    Args:
+        path: the file; replaced if it exists.
+        state: tensors by name; shared ones are written once per name.
+
+    Raises:
+        InvalidInput: if a value is no tensor.
+    """
+    from safetensors.torch import save
+
+    check_tensors(state)
+    path = Path(path)
+    seen: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    for name, value in state.items():
+        tensor = value.detach().cpu().contiguous()
+        pointer = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if pointer in seen else tensor
+        seen.add(pointer)
+    metadata = {"format": "pt", "temperature": "divides logits"}
+    write_bytes(path, save(tensors, metadata=metadata))
+
+
+def check_tensors(state: Any) -> None:
+    """Raise InvalidInput unless a state dict maps names to tensors (or to torch's extra states)."""
+    if not isinstance(state, Mapping):
+        raise InvalidInput(
+            "state dict",
+            expected="tensors by name",
+            found=f"a {type(state).__name__}",
+            fix="Pass model.state_dict().",
+        )
+    for name, value in state.items():
+        if isinstance(value, Tensor) or str(name).endswith("_extra_state"):
+            continue
+        raise InvalidInput(
+            "state dict",
+            expected="tensors by name",
+            found=f"{name!r}: {type(value).__name__}",
+            fix=f"The weights may be one level deeper: pass checkpoint[{name!r}]."
+            if isinstance(value, Mapping)
+            else "Pass model.state_dict(), without other entries.",
+        )
+
+
+def _bad_file(path: Path, found: str, fix: str) -> InvalidInput:
+    return InvalidInput(str(path), expected="a whole safetensors file", found=found, fix=fix)

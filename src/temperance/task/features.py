@@ -1,0 +1,245 @@
+"""From a model and a loader to features, and from features to a task."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from temperance.arrays import as_numpy
+from temperance.errors import InvalidInput
+from temperance.records import Features, Task
+from temperance.task.csg import csg
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from temperance.labels import ClassMap
+    from temperance.models import Head
+
+__all__ = ["collect", "measure"]
+
+_RAM_LIMIT = 1 << 30  # bytes of features kept in memory; beyond that they go to a temporary file
+
+Progress = Callable[[int, int | None], None]
+
+
+def collect(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    name: str | None = None,
+    class_map: ClassMap | None = None,
+    ignore: tuple[object, ...] = (),
+    progress: Progress | None = None,
+) -> Features:
+    """Collect the inputs of a model's output layer over a loader, with the labels.
+
+    The output layer is found and verified on the first batch (``temperance.find_head``); a hook on
+    it sees each batch, in eval mode and without gradients. The model's mode, its buffers and the
+    random states are left as they were. Working memory is one batch; features beyond 1 GiB are
+    kept in a temporary file that goes away with them.
+
+    Args:
+        model: any torch model with a linear output layer; a tempered head counts, and the features
+            are then those in front of its norm.
+        loader: batches as the training gets them: ``(inputs, labels)``, or a mapping with a label
+            key. Labels in any form that ``temperance.labels.read_labels`` reads.
+        name: dotted name of the output layer, where it cannot be found by itself.
+        class_map: the classes of the training split, for a later split.
+        ignore: label values whose rows are left out.
+        progress: called after every batch with batches done and their number (None if unknown).
+
+    Returns:
+        Features ``x [n, M]`` and class ids ``y [n]``; ``source`` names model and layer.
+
+    Raises:
+        NotFound: if there is no linear output layer, or more than one that it could be.
+        InvalidInput: for an empty loader, batches without labels, features that are not one row
+            per label, and NaN features (by row).
+
+    Example:
+        >>> import torch
+        >>> from temperance import collect
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> batches = [(torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1]))]
+        >>> collect(model, batches).x.shape
+        (5, 8)
+    """
+    import torch
+
+    from temperance.models.probe import evaluating
+
+    store, labels, layers = _RowStore(), [], set()
+    with evaluating(model), torch.no_grad():
+        for layer, x, y in _walk(model, loader, name, progress):
+            flat, ids = _one_row_per_label(x, y)
+            store.add(flat)
+            labels.append(ids)
+            layers.add(layer or "the model")
+    source = f"{type(model).__name__}, input of {layers.pop()}"
+    return Features.from_arrays(
+        store.rows(), np.concatenate(labels), class_map=class_map, ignore=ignore, source=source
+    )
+
+
+def measure(
+    features: Features,
+    *,
+    n_samples: int = 250,
+    k: int = 3,
+    repeats: int = 5,
+    seed: int = 0,
+    training: Mapping[str, Any] | None = None,
+) -> Task:
+    """Measure a task: its size, and its difficulty as CSG with its spread.
+
+    Args:
+        features: inputs of the output layer, or whatever stands for them.
+        n_samples: rows drawn per class for the CSG.
+        k: neighbours per row for the CSG.
+        repeats: independent draws.
+        seed: seed of the draws.
+        training: facts of the training, if known (``optimizer``, ``lr``, ``steps``, ...).
+
+    Returns:
+        The task, ready for ``temperance.suggest``.
+
+    Raises:
+        InvalidInput: if fewer than two classes have rows, or a setting is out of range.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> from temperance import Features, measure
+        >>> task = measure(Features.from_arrays(*load_digits(return_X_y=True)))
+        >>> task.feature_dim, task.n_classes, round(task.statistics["csg"].value, 6)
+        (64, 10, 0.041128)
+    """
+    counts = np.bincount(features.y, minlength=len(features.class_names))
+    return Task(
+        feature_dim=features.feature_dim,
+        n_classes=len(features.class_names),
+        n_samples=len(features),
+        n_nonempty=int((counts > 0).sum()),
+        statistics={"csg": csg(features, n_samples, k, repeats=repeats, seed=seed)},
+        training=dict(training or {}),
+    )
+
+
+# ------------------------------------------------------------------ walking the loader
+def _walk(
+    model: nn.Module, loader: Iterable[Any], name: str | None, progress: Progress | None
+) -> Iterator[tuple[str, Tensor, Any]]:
+    """Give head name, head input and labels of every batch."""
+    from temperance.models import call_model, device_of, find_head, split_batch, to_device
+
+    total = len(loader) if isinstance(loader, Sized) else None
+    head, seen = None, 0
+    for seen, batch in enumerate(loader, 1):
+        inputs, labels = split_batch(to_device(batch, device_of(model)))
+        if labels is None:
+            raise InvalidInput(
+                "loader",
+                expected="batches with labels",
+                found=f"batch {seen - 1} without",
+                fix="Let the loader yield (inputs, labels).",
+            )
+        if head is None:
+            head = _linear_head(find_head(model, inputs, name=name))
+        yield head.name, _input_of(head.module, partial(call_model, model, inputs)), labels
+        if progress:
+            progress(seen, total)
+    if not seen:
+        raise InvalidInput(
+            "loader",
+            expected="at least one batch",
+            found="none",
+            fix="Check the data set, and drop_last with fewer rows than a batch.",
+        )
+
+
+def _linear_head(head: Head) -> Head:
+    if head.kind in ("linear", "tempered"):
+        return head
+    raise InvalidInput(
+        f"output layer {head.name}",
+        expected="a linear layer, whose input is one row of features per sample",
+        found=f"a convolution ({head.kind})",
+        fix="Pool the features yourself and use Features.from_arrays.",
+    )
+
+
+def _input_of(module: nn.Module, run: Callable[[], Any]) -> Tensor:
+    """What a module got as its input while ``run`` ran."""
+    caught: list[Any] = []
+    handle = module.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+    try:
+        run()
+    finally:
+        handle.remove()
+    if len(caught) != 1:
+        raise InvalidInput(
+            "output layer",
+            expected="one call per batch",
+            found=f"{len(caught)} calls",
+            fix="Name the layer that makes the logits, or collect its inputs yourself and use "
+            "Features.from_arrays.",
+        )
+    return caught[0]
+
+
+def _one_row_per_label(x: Tensor, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Features ``[rows, M]`` and their labels; token features go with token labels only."""
+    features, labels = x.float() if x.element_size() < 4 else x, as_numpy(y)
+    one_hot = labels.ndim == 2 and features.ndim == 2 and len(labels) == len(features)
+    if not one_hot and labels.shape != tuple(features.shape[:-1]):
+        raise InvalidInput(
+            "features of a batch",
+            expected=f"one row per label ({list(labels.shape)} labels)",
+            found=f"features of shape {list(features.shape)}",
+            fix="The output layer sees more rows than there are labels (tokens, pixels): collect "
+            "the rows that matter yourself and use Features.from_arrays.",
+        )
+    flat = as_numpy(features.reshape(-1, features.shape[-1]))
+    return flat, labels if one_hot else labels.reshape(-1)
+
+
+class _RowStore:
+    """Rows that arrive in blocks: in memory, or beyond a limit in a temporary file."""
+
+    def __init__(self) -> None:
+        self._blocks: list[NDArray[Any]] = []
+        self._bytes = 0
+        self._file: Any = None
+        self._shape: tuple[int, ...] = ()
+        self._dtype: Any = None
+        self._rows = 0
+
+    def add(self, block: NDArray[Any]) -> None:
+        """Take one block of rows."""
+        self._shape, self._dtype = block.shape[1:], block.dtype
+        self._rows += len(block)
+        self._bytes += block.nbytes
+        if self._file is not None:
+            block.tofile(self._file)
+            return
+        self._blocks.append(block)
+        if self._bytes > _RAM_LIMIT:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the rows
+            for kept in self._blocks:
+                kept.tofile(self._file)
+            self._blocks = []
+
+    def rows(self) -> NDArray[Any]:
+        """Give all rows as one array."""
+        if self._file is None:
+            return np.concatenate(self._blocks)
+        self._file.flush()
+        shape = (self._rows, *self._shape)
+        with self._file:  # the map keeps the file alive
+            return np.memmap(self._file, dtype=self._dtype, mode="r", shape=shape)

@@ -1,0 +1,78 @@
+"""What a comparison says in words: the finding, and what to do next."""
+
+from __future__ import annotations
+
+import math
+
+from temperance.records import Estimate
+from temperance.training.table import ArmSummary, Comparison
+
+__all__ = ["finding", "next_steps", "suggested_arm"]
+
+_NEAR_ONE = (0.87, 1.15)  # post-hoc T that leaves the training T as it is
+
+
+def suggested_arm(comparison: Comparison) -> ArmSummary | None:
+    """Give the arm that trained with the suggested temperature, if there is one."""
+    return next((a for a in comparison.arms if "T=suggested" in a.arm.name), None)
+
+
+def finding(comparison: Comparison) -> list[str]:
+    """Say what the suggested temperature did, in sentences, also where it lost."""
+    arm = suggested_arm(comparison)
+    base = next(a for a in comparison.arms if a.arm.name == comparison.baseline)
+    if arm is None or not arm.metrics or not arm.differences:
+        return ["No arm with the suggested temperature was compared."]
+    points = _difference(arm.differences["accuracy"], 100, 2, " points")
+    raw = _difference(arm.differences["nll"], 1, 4, "")
+    after = _difference(arm.differences["nll_posthoc"], 1, 4, "")
+    return [
+        f"{arm.title} against {base.title}: accuracy {points} ({arm.verdicts['accuracy']}); "
+        f"NLL {raw} ({arm.verdicts['nll']}).",
+        f"After a post-hoc T for both: NLL {after} ({arm.verdicts['nll_posthoc']}). This is what "
+        "training with T gave beyond what a post-hoc T repairs.",
+    ]
+
+
+def next_steps(comparison: Comparison) -> list[str]:
+    """Say what to do next, from the figures of the comparison."""
+    steps = []
+    if comparison.choice is not None:
+        steps.append("Use the model: temperance predict FOLDER INPUT, or load model.safetensors.")
+    steps += _about_temperature(comparison)
+    if not comparison.suggestion.in_domain:
+        steps.append(
+            "The task lies outside the rule's domain, so that the suggested T is a guess: "
+            "compare two or three values with --arm bn:T=VALUE."
+        )
+    if int(comparison.plan["seeds"]) < 3:
+        steps.append("Train three seeds or more: with fewer, no difference can be shown.")
+    bad = [a.title for a in comparison.arms if set(a.outcomes) != {"done"}]
+    if bad:
+        steps.append(f"{', '.join(bad)} did not come to an end: a lower --lr or a higher T may.")
+    return steps
+
+
+def _about_temperature(comparison: Comparison) -> list[str]:
+    """Read the post-hoc T: near 1 it says that the training T fits the budget."""
+    arm = suggested_arm(comparison)
+    if arm is None or not arm.posthoc_temperatures:
+        return []
+    logs = [math.log(t) for t in arm.posthoc_temperatures]
+    posthoc = math.exp(sum(logs) / len(logs))
+    if _NEAR_ONE[0] <= posthoc <= _NEAR_ONE[1]:
+        return [f"The post-hoc T of {arm.title} is {posthoc:.2f}, near 1: its T fits this budget."]
+    low = posthoc > 1
+    other = arm.arm.temperature * (2 if low else 0.5)
+    return [
+        f"The post-hoc T of {arm.title} is {posthoc:.2f}: after training the model is still "
+        f"{'over' if low else 'under'}-confident. Try --arm bn:T={other:.3g} with this budget."
+    ]
+
+
+def _difference(estimate: Estimate, scale: float, digits: int, unit: str) -> str:
+    text = f"{scale * estimate.value:+.{digits}f}{unit}"
+    if estimate.interval is None:
+        return text
+    low, high = (scale * v for v in estimate.interval)
+    return f"{text} [{low:+.{digits}f}, {high:+.{digits}f}]"

@@ -1,0 +1,158 @@
+"""Everything before the first training step: read, scan, split, measure, suggest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from temperance.errors import InvalidInput
+from temperance.head import check_batches
+from temperance.models import find_head
+from temperance.records import Features, Suggestion, Task
+from temperance.rules import suggest
+from temperance.task import collect, measure
+from temperance.training.arms import Arm, parse_arm
+from temperance.training.dataset import DataSet
+from temperance.training.loop import Batches, plan_steps
+from temperance.training.nets import NETS, BuiltNet, build_net
+from temperance.training.plan import Plan, Prepared, Progress
+from temperance.training.preprocess import make_preprocess
+from temperance.training.sources import open_data
+from temperance.training.splits import make_splits, select
+from temperance.training.zoo import find_zoo
+
+__all__ = ["new_net", "prepare"]
+
+_TORCHVISION_SIDE = 224  # what torchvision's classification weights were trained with
+_MAX_INPUTS = 4096  # numbers per picture that stand for the task; larger ones are averaged down
+
+
+def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
+    """Read and scan the data, measure the task and suggest a temperature.
+
+    Args:
+        plan: what to do.
+        progress: told about the stages.
+
+    Returns:
+        Everything that the trainings need.
+
+    Raises:
+        InvalidInput, NotFound, MissingPackage: for whatever cannot be used, before any training.
+    """
+    tell = progress or Progress()
+    tell.stage("reading and scanning the data")
+    data = open_data(
+        plan.source,
+        label=plan.label,
+        image_size=plan.image_size or _size_of_model(plan),
+        on_bad=plan.on_bad,
+        ignore=plan.ignore,
+        progress=tell.scan,
+    )
+    splits = make_splits(data, seed=plan.split_seed, train_rows=plan.train_rows)
+    net = new_net(plan, data, seed=0)
+    preprocess = make_preprocess(
+        data, splits.train, channels=net.in_channels, mean=net.mean, std=net.std
+    )
+    part = select(data, splits.train)
+    head = find_head(net.module, preprocess.apply(part.x[:2]))
+    tell.stage("measuring the task")
+    task = _measured(plan, net, Batches(part.x, part.y, preprocess), data, head.in_features)
+    suggestion = suggest(task, plan.rule)
+    arms = _arms(plan, head.in_features, suggestion)
+    if any(arm.norm == "batch" for arm in arms):
+        _check_batch_size(len(part), plan.budget.batch_size)
+    notices = (*data.notices, *splits.notices, *net.notices)
+    return Prepared(plan, data, splits, preprocess, net.name, task, suggestion, arms, notices)
+
+
+def new_net(plan: Plan, data: DataSet, *, seed: int) -> BuiltNet:
+    """Build the plan's net for a data set."""
+    name = plan.model
+    if name == "auto":
+        name = "convnet" if data.kind == "images" else "mlp"
+    return build_net(
+        name,
+        input_shape=data.input_shape,
+        n_classes=data.n_classes,
+        seed=seed,
+        feature_dim=plan.feature_dim,
+        weights=plan.weights,
+    )
+
+
+def _size_of_model(plan: Plan) -> int | None:
+    """Side of the pictures that pretrained weights expect; None where nothing is loaded."""
+    if plan.weights is None or plan.model in ("auto", *NETS):
+        return None
+    zoo = find_zoo(plan.model, own=tuple(NETS))
+    if zoo.library == "torchvision":
+        return _TORCHVISION_SIDE
+    from timm.models import get_pretrained_cfg
+
+    return int(get_pretrained_cfg(zoo.name).input_size[-1])
+
+
+def _check_batch_size(n: int, batch_size: int) -> None:
+    """Refuse batches that are too small for a BatchNorm; a small remainder is merged."""
+    check_batches(n if n < batch_size else n - n % batch_size, batch_size).require_safe()
+
+
+def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ...]:
+    if suggestion.norm == "cosine":
+        raise InvalidInput(
+            "rule",
+            expected="a rule for heads with norm batch, layer or none",
+            found=f"{suggestion.rule}, a scale for cosine heads",
+            fix="Name another rule (see: temperance rules).",
+        )
+    arms = [parse_arm(t, feature_dim=feature_dim, suggestion=suggestion) for t in plan.arms]
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names) or not names:
+        raise InvalidInput(
+            "arms",
+            expected="one arm or more, each once",
+            found=", ".join(names) or "none",
+            fix="Name every arm once.",
+        )
+    return tuple(arms)
+
+
+def _measured(plan: Plan, net: BuiltNet, rows: Batches, data: DataSet, feature_dim: int) -> Task:
+    """Measure on the features that stand for the task before training.
+
+    A pretrained net gives its own features; a net that starts from nothing knows nothing of the
+    task yet, so its input stands for them.
+    """
+    if plan.weights is None:
+        x, source = _inputs(rows, data)
+    else:
+        walk = (rows.batch(slice(at, at + 256)) for at in range(0, len(rows), 256))
+        collected = collect(net.module, walk)
+        x, source = collected.x, collected.source
+    features = Features(x, rows.y, data.class_map, source)
+    steps = len(plan_steps(len(rows), plan.budget.batch_size)) * plan.budget.epochs
+    facts = {**plan.budget.to_dict(), "steps": steps, "n": len(rows)}
+    task = measure(features, seed=plan.split_seed, training=facts)
+    return replace(task, feature_dim=feature_dim)
+
+
+def _inputs(rows: Batches, data: DataSet) -> tuple[NDArray[Any], str]:
+    """Inputs of the net as features: pictures as shares of white, at most 32 x 32."""
+    if data.kind == "features":
+        return rows.preprocess.apply(rows.x).numpy(), "standardized input features"
+    white = float(data.white or 1.0)
+    parts, small = [], np.prod(rows.x.shape[1:]) > _MAX_INPUTS
+    for at in range(0, len(rows), 256):
+        block = torch.from_numpy(np.array(rows.x[at : at + 256])).float().permute(0, 3, 1, 2)
+        if small:
+            block = nn.functional.adaptive_avg_pool2d(block, 32)
+        parts.append((block / white).flatten(1))
+    source = "pixels as shares of white" + (", averaged to 32 x 32" if small else "")
+    return torch.cat(parts).numpy(), source
