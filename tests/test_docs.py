@@ -13,7 +13,9 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [code for lang, code in BLOCK.findall(page.read_text(encoding="utf-8")) if lang == language]
+    return [
+        code for lang, code in BLOCK.findall(page.read_text(encoding="utf-8")) if lang == language
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -95,7 +95,9 @@ def figure_of(reports: dict[str, dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(10, 0.5 + 1.25 * len(reports)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = (("accuracy", 100, "accuracy, points"), ("nll_posthoc", 1, "NLL after post-hoc T"))
-    for axes, (metric, scale, title) in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
+    for axes, (metric, scale, title) in zip(
+        figure.subplots(1, 2, sharey=True), panels, strict=True
+    ):
         place, labels = 0.0, []
         for name, report in reports.items():
             for arm in report["arms"]:

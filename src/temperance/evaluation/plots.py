@@ -78,6 +78,8 @@ _VERDICTS = {"better": (0, "o"), "worse": (1, "X"), "no difference shown": (None
 def plot_reliability(panels: Sequence[Mapping[str, Any]], *, columns: int = 3) -> Figure:
     """Draw reliability diagrams in small multiples, each over the share of rows per bin.
 
+    The area of a marker grows with the square root of its bin's share of the rows.
+
     Args:
         panels: what ``prepare_reliability`` gave.
         columns: panels side by side, at most.
@@ -108,16 +110,11 @@ def _diagram(axes: Axes, panel: Mapping[str, Any]) -> None:
     for stage in panel["stages"]:
         colour, marker, style = _stage_look(stage)
         x, y = stage["confidence"], stage["accuracy"]
+        sizes = [12 + 110 * share**0.5 for share in stage["share"] if share]
         axes.vlines(x, x, y, color=colour, alpha=0.35, linewidth=2.5, zorder=2)
-        axes.plot(
-            x,
-            y,
-            color=colour,
-            linestyle=style,
-            marker=marker,
-            markeredgecolor="white",
-            clip_on=False,
-            zorder=3,
+        axes.plot(x, y, color=colour, linestyle=style, linewidth=1, alpha=0.6, zorder=3)
+        axes.scatter(
+            x, y, sizes, color=colour, marker=marker, edgecolor="white", clip_on=False, zorder=4
         )
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_title(textwrap.fill(panel["title"], 34), pad=17)

@@ -123,6 +123,15 @@ def remove(model: nn.Module, *, name: str | None = None) -> nn.Linear:
     Raises:
         NotFound: if there is no tempered head, or more than one and no name.
         InvalidInput: if the model itself is the head, or is wrapped.
+
+    Example:
+        >>> from torch import nn
+        >>> from temperance import insert, remove
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> layer = model[2]
+        >>> head = insert(model, 4.0)
+        >>> remove(model) is layer is model[2]
+        True
     """
     _refuse_wrapped(model)
     heads = tempered_heads(model)

@@ -66,7 +66,9 @@ def csg(
     so much that few rows decide a class; ``settings["effective_rows"]`` says how many.
 
     The value depends on k, on the rows per class, on duplicates and on the embedding: compare only
-    values of equal ``settings``.
+    values of equal ``settings``. Of rows at equal distance the one with the higher number is the
+    neighbour. The public code leaves that to an unstable sort; this choice gives its value on
+    scikit-learn's digits (``settings["tie_share"]``: how many rows it concerns).
 
     Args:
         features: the rows and their classes, two classes with rows at least.

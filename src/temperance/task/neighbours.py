@@ -92,11 +92,12 @@ class _Best:
             self._start(span, np.ascontiguousarray(scores.T), first_base)
             return
         folded = scores.reshape(FOLD, n_base // FOLD, n_queries)
-        fold, query = np.nonzero(folded.max(axis=0) > self.worst[span])
-        if not len(fold):
+        better = np.flatnonzero(_fold(scores) > self.worst[span])
+        if not len(better):
             return
+        fold, query = np.divmod(better, n_queries)
         values = folded[:, fold, query]
-        member, pair = np.nonzero(values > self.worst[span][query])
+        member, pair = np.divmod(np.flatnonzero(values > self.worst[span][query]), len(better))
         self._insert(
             query[pair] + first_query,
             values[member, pair],
@@ -106,8 +107,9 @@ class _Best:
     def _insert(self, query: Ints, score: NDArray[np.float32], place: Ints) -> None:
         """Merge single finds: line them up as a table with a row per query."""
         by_query = np.argsort(query, kind="stable")
-        found, begin, count = np.unique(query[by_query], return_index=True, return_counts=True)
-        line = np.repeat(np.arange(len(found)), count)
+        begin = np.flatnonzero(np.diff(query[by_query], prepend=-1))
+        count = np.diff(begin, append=len(query))
+        found, line = query[by_query[begin]], np.repeat(np.arange(len(begin)), count)
         slot = np.arange(len(query)) - begin[line]
         scores = np.full((len(found), count.max()), -np.inf, np.float32)
         places = np.zeros(scores.shape, np.int64)
@@ -134,6 +136,14 @@ class _Best:
         self.score[query] = np.take_along_axis(score, pick, axis=1)
         self.place[query] = np.take_along_axis(place, pick, axis=1)
         self.worst[query] = self.score[query].min(axis=1)
+
+
+def _fold(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Maxima over every ``n_base / FOLD``-th row; by halves, which is quick in either order."""
+    for _ in range(FOLD.bit_length() - 1):
+        half = len(scores) // 2
+        scores = np.maximum(scores[:half], scores[half:])
+    return np.ascontiguousarray(scores)
 
 
 # ------------------------------------------------------------------ the search of candidates

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -51,14 +53,28 @@ def run_in_processes(prepared: Prepared, out: Path, todo: Sequence[Which], tally
         for _ in range(count)
     ]
     try:
-        for worker in workers:
-            worker.start()
+        with _deaf_to_interrupts():
+            for worker in workers:
+                worker.start()
         _watch(workers, news, tally, expected=len(todo))
     finally:
         for worker in workers:
             worker.terminate()
         for worker in workers:
             worker.join()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C from their first instruction on; this one answers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) -> None:
@@ -86,7 +102,6 @@ def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) ->
 
 def _work(prepared: Prepared, out: Path, tasks: Any, news: Any) -> None:
     """Train what comes out of the queue until there is nothing more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers Ctrl-C
     torch.set_num_threads(1)
     while (which := tasks.get()) is not None:
         arm, seed = which

@@ -1,0 +1,122 @@
+"""``temperance train`` and ``temperance predict`` as a shell sees them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+QUICK = ("--model", "mlp", "-M", 16, "--epochs", 1, "--seeds", 1, "--workers", 1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    x, y = load_digits(return_X_y=True)
+    file = tmp_path_factory.mktemp("data") / "digits.csv"
+    header = ",".join([f"p{i}" for i in range(64)] + ["label"])
+    rows = np.column_stack([x, y])[:300]
+    np.savetxt(file, rows, fmt="%d", delimiter=",", header=header, comments="")
+    return file
+
+
+def test_train_then_predict(run, data, tmp_path):
+    out = tmp_path / "out"
+    result = run("train", data, "--out", out, *QUICK, "--arm", "plain", "--arm", "bn:T=suggested")
+    assert result.code == 0, result.err
+    assert "Suggested T = 1 (constant, norm: batch)" in result.out
+    assert "Shipped: " in result.out
+    assert "Difference to plain" in result.out
+    predicted = run("predict", out, data, "--json")
+    assert predicted.code == 0
+    assert len(predicted.json["predictions"]) == 300
+    first = predicted.json["predictions"][0]
+    assert set(first) == {"input", "label", "probability", "top"}
+    assert len(run("predict", out, data).out.splitlines()) == 300
+
+
+def test_columns_are_matched_by_name(run, data, tmp_path):
+    out = tmp_path / "out"
+    run("train", data, "--out", out, *QUICK, "--arm", "bn")
+    lines = [line.split(",") for line in data.read_text().splitlines()]
+    turned = tmp_path / "turned.csv"
+    turned.write_text("\n".join(",".join(reversed(cells)) for cells in lines))
+    expected = [p["probability"] for p in run("predict", out, data, "--json").json["predictions"]]
+    found = [p["probability"] for p in run("predict", out, turned, "--json").json["predictions"]]
+    assert found == expected
+    lacking = tmp_path / "lacking.csv"
+    lacking.write_text("\n".join(",".join(cells[1:]) for cells in lines))
+    result = run("predict", out, lacking)
+    assert result.code == 3
+    assert "no column 'p0'" in result.err
+
+
+def test_json(run, data, tmp_path):
+    result = run("train", data, "--out", tmp_path / "o", *QUICK, "--arm", "plain", "--json")
+    assert result.code == 0
+    assert result.json["record"] == "Comparison"
+    assert result.json["out"] == str(tmp_path / "o")
+    report = json.loads((tmp_path / "o" / "report.json").read_text(encoding="utf-8"))
+    assert result.json["arms"] == report["arms"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["nowhere", "--out", "OUT"], 3),
+        (["digits"], 2),
+        (["digits", "--out", "OUT", "--seeds", "0"], 2),
+        (["digits", "--out", "OUT", "--epochs", "0"], 3),
+        (["digits", "--out", "OUT", "--batch-size", "1"], 3),
+        (["digits", "--out", "OUT", "--model", "resnet9000"], 4),
+        (["digits", "--out", "OUT", "--rule", "nope"], 4),
+        (["digits", "--out", "OUT", "--arm", "gn"], 3),
+        (["digits", "--out", "OUT", "--on-bad", "maybe"], 2),
+        (["digits", "--out", "OUT", "--optimizer", "lion"], 3),
+        (["digits", "--out", "OUT", "--weights", "nothing.safetensors"], 4),
+        (["digits", "--out", "OUT", "--train-rows", "99999"], 3),
+    ],
+)
+def test_bad_input_before_any_training(run, tmp_path, arguments, code):
+    out = tmp_path / "out"
+    result = run("train", *[str(out) if a == "OUT" else a for a in arguments])
+    assert result.code == code, result.err
+    assert result.err
+    assert "Traceback" not in result.err
+    assert not (out / "runs").exists()
+
+
+def test_predict_from_a_folder_without_a_model(run, tmp_path):
+    assert run("predict", tmp_path, tmp_path).code == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_leaves_a_state_that_goes_on(run, tmp_path):
+    out = tmp_path / "out"
+    options = ["--model", "mlp", "-M", "16", "--epochs", "120", "--seeds", "1", "--workers", "2"]
+    arms = ["--arm", "plain", "--arm", "bn"]
+    command = ["train", "digits", "--out", str(out), *options, *arms]
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"from temperance.cli import main; main({command!r})"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("state/*")) and process.poll() is None:
+        assert time.monotonic() < deadline, "no state was written"
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "--resume" in err
+    assert not (out / "report.json").exists()
+    result = run(*command, "--resume")
+    assert result.code == 0, result.err
+    assert (out / "report.html").exists()
