@@ -2,7 +2,7 @@
 
 import io
 import os
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 VERBS = ("", "suggest", "rules", "train", "predict")
@@ -14,11 +14,8 @@ def help_of(verb: str) -> str:
     from temperance.cli import main
 
     output = io.StringIO()
-    with redirect_stdout(output):
-        try:
-            main([*verb.split(), "--help"])
-        except SystemExit:
-            pass
+    with redirect_stdout(output), suppress(SystemExit):
+        main([*verb.split(), "--help"])
     return output.getvalue().strip()
 
 
@@ -34,7 +31,7 @@ def page() -> str:
         "## Exit codes",
         "0 done; 1 the work ended without a usable result; 2 wrong usage; 3 input that cannot be "
         "used; 4 a name that is not there; 5 a missing package; 130 interrupted.\n\nWith `--json` "
-        "errors are printed as JSON, too: `error.kind`, `error.message` and the parts of the error.",
+        "errors are printed as JSON, too: `error.kind`, `error.message` and the error's parts.",
     ]
     return "\n\n".join(parts) + "\n"
 

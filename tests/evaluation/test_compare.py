@@ -175,3 +175,19 @@ def test_what_is_missing_is_named():
             arm_mean(runs, metric="nll")
     with pytest.raises(InvalidInput):
         verdict(Estimate(0.0), better="bigger")
+
+
+def test_intervals_of_an_arm_end_where_its_metric_ends():
+    rng = np.random.default_rng(0)
+    runs = [
+        {
+            "label": np.zeros(40),
+            "correct": (rng.random(40) < p) * 1.0,
+            "nll": rng.exponential(s, 40),
+        }
+        for p, s in ((1.0, 0.01), (0.8, 1.0), (0.98, 0.01))
+    ]
+    accuracy, nll = (arm_mean(runs, metric=m) for m in ("accuracy", "nll"))
+    assert accuracy.interval[1] == 1.0
+    assert nll.interval[0] == 0.0
+    assert accuracy.interval[0] < accuracy.value <= 1.0

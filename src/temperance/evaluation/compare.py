@@ -41,6 +41,7 @@ _REPLICATES = 1000  # draws of rows for the ECE
 
 Scores = Mapping[str, Any]
 Runs = Mapping[Any, Scores] | Sequence[Scores]
+_MOST = {"accuracy": 1.0, "ece": 1.0, "brier": 2.0}  # largest value of a metric, if there is one
 
 
 def paired_difference(
@@ -96,8 +97,9 @@ def arm_mean(runs: Runs, *, metric: str, bins: int = 15, bootstrap_seed: int = 0
         bootstrap_seed: for the ECE, of the 1000 draws of rows.
 
     Returns:
-        The mean with its 95 % interval over seeds and rows, made like that of a difference. The
-        intervals of two arms may overlap although their paired difference is clear.
+        The mean with its 95 % interval over seeds and rows, made like that of a difference and cut
+        off where the metric ends. The intervals of two arms may overlap although their paired
+        difference is clear.
 
     Raises:
         InvalidInput: if the runs were judged on different rows, or lack the metric.
@@ -113,9 +115,15 @@ def arm_mean(runs: Runs, *, metric: str, bins: int = 15, bootstrap_seed: int = 0
     runs = _listed(runs)
     _check_rows(runs)
     if metric in _CONFIDENCE:
-        return _ece_estimate(runs, [], metric=metric, bins=bins, seed=bootstrap_seed)
-    values = _columns(runs, metric)
-    return _estimate(values.mean(axis=1), _normal_half(values.mean(axis=0)), values.shape[1])
+        found = _ece_estimate(runs, [], metric=metric, bins=bins, seed=bootstrap_seed)
+    else:
+        v = _columns(runs, metric)
+        found = _estimate(v.mean(axis=1), _normal_half(v.mean(axis=0)), v.shape[1])
+    if found.interval is None:
+        return found
+    least, most = 0.0, _MOST.get(metric.removesuffix("_posthoc"), math.inf)
+    low, high = found.interval
+    return Estimate(found.value, (max(low, least), min(high, most)), found.method)
 
 
 def verdict(difference: Estimate, *, better: str) -> str:

@@ -1,8 +1,8 @@
 """Task to temperature: the table of rules, and ``suggest``.
 
 A rule is a frozen dataclass whose fields are its coefficients; ``rule(task)`` gives its
-temperature. Any callable with ``needs`` (names of statistics) and ``norm`` is a rule, too; a package may offer
-rules under the entry point ``temperance.rules``.
+temperature. Any callable with ``needs`` (names of statistics) and ``norm`` is a rule, too; a
+package may offer rules under the entry point ``temperance.rules``.
 """
 
 from temperance.rules.cosine_scale import AdaCos, CosFaceBound, NormFace

@@ -257,24 +257,20 @@ def _by_name(
     """Put the columns in the order of the training; without names, all but a label must fit."""
     chosen = list(wanted) or [n for n in names if n != "label"]
     missing = [n for n in chosen if n not in names]
-    if missing or len(chosen) != width or not len(columns):
-        found = f"no column {missing[0]!r}" if missing else f"{len(chosen)} columns"
-        raise InvalidInput(
-            str(file),
-            expected=f"the {width} feature columns of the training, and at least one row",
-            found=found if len(columns) else "no rows",
-            fix="Use a table with the columns of the training.",
-        )
+    if missing or not len(columns) or not len(columns[0]):
+        raise _other_columns(file, width, f"no column {missing[0]!r}" if missing else "no rows")
+    picked = [columns[names.index(n)] for n in chosen]
     try:
-        x = np.stack(
-            [np.asarray(columns[names.index(n)], dtype=np.float32) for n in chosen], axis=1
-        )
+        if len(picked) == 1 and width > 1:  # one column of lists
+            x = np.stack([np.asarray(row, dtype=np.float32) for row in picked[0]])
+        else:
+            x = np.stack([np.asarray(column, dtype=np.float32) for column in picked], axis=1)
     except (ValueError, TypeError) as error:
         raise InvalidInput(
             str(file), expected="numbers in the feature columns", found=str(error), fix="Repair it."
         ) from error
-    if x.shape[1] != width:
-        raise _other_columns(file, width, f"{x.shape[1]} columns")
+    if x.ndim != 2 or x.shape[1] != width:
+        raise _other_columns(file, width, f"{len(chosen)} columns")
     return as_matrix(x, subject=str(file))
 
 
