@@ -156,6 +156,18 @@ def test_a_finished_or_foreign_folder_is_not_overwritten(done, tmp_path):
     assert caught.value.found == "seeds = 3"
 
 
+@pytest.mark.parametrize("lost", ["config.json", "report.html", "model.safetensors"])
+def test_resuming_a_finished_job_repairs_what_was_lost(done, tmp_path, lost):
+    folder = shutil.copytree(done[0], tmp_path / "copy")
+    before = load_file(folder / "model.safetensors")
+    (folder / lost).unlink()
+    comparison = run_job(PLAN, folder, resume=True)
+    assert comparison.choice == done[1].choice
+    torch.testing.assert_close(load_file(folder / "model.safetensors"), before, rtol=0, atol=0)
+    load_bundle(folder)
+    assert (folder / "report.html").exists()
+
+
 class Stop(Exception):
     """Stands for Ctrl-C."""
 

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from temperance.errors import InvalidInput
+from temperance.errors import InvalidInput, TemperanceError
 from temperance.files import check_writable, write_bytes
 from temperance.head import fold
 from temperance.models import find_head, read_safetensors
 from temperance.records import dumps
+from temperance.training.arms import Arm
 from temperance.training.bundle import load_bundle, save_bundle
 from temperance.training.page import write_page
 from temperance.training.plan import Plan, Prepared, Progress
 from temperance.training.prepare import prepare
-from temperance.training.runs import key_of, new_model, run_arms
+from temperance.training.runs import key_of, new_model, run_arms, run_one
 from temperance.training.splits import select
 from temperance.training.table import Comparison, summarize
 from temperance.version import __version__
@@ -139,8 +140,12 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
     run = next(
         r for r in comparison.runs if (r.trial["arm"], r.trial["seed"]) == (choice.arm, choice.seed)
     )
-    model = new_model(prepared, arm, seed=choice.seed).cpu()
     path = folder / "runs" / f"{key_of(arm, choice.seed)}.weights.safetensors"
+    if not path.exists():  # a finished job that is resumed has dropped them
+        if _is_shipped(folder, arm, choice.seed):
+            return
+        run_one(prepared, folder, arm, choice.seed, report=lambda _: None)
+    model = new_model(prepared, arm, seed=choice.seed).cpu()
     model.load_state_dict(read_safetensors(path))
     model.eval()
     example = prepared.preprocess.apply(select(prepared.data, prepared.splits.fit).x[:8])
@@ -180,6 +185,15 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
         },
     )
     load_bundle(folder)
+
+
+def _is_shipped(folder: Path, arm: Arm, seed: int) -> bool:
+    """Whether the folder already holds this run as a whole."""
+    try:
+        chosen = load_bundle(folder).config["chosen"]
+    except TemperanceError:
+        return False
+    return (chosen["arm"], chosen["seed"]) == (arm.name, seed)
 
 
 def _tidy(folder: Path) -> None:

@@ -7,6 +7,7 @@ several runs at once use all cores, and give the same results as one after the o
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -53,28 +54,40 @@ def run_in_processes(prepared: Prepared, out: Path, todo: Sequence[Which], tally
         for _ in range(count)
     ]
     try:
-        with _deaf_to_interrupts():
+        with _interrupts_held():
             for worker in workers:
                 worker.start()
         _watch(workers, news, tally, expected=len(todo))
     finally:
-        for worker in workers:
+        started = [worker for worker in workers if worker.pid is not None]
+        for worker in started:
             worker.terminate()
-        for worker in workers:
+        for worker in started:
             worker.join()
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C from their first instruction on; this one answers."""
-    if threading.current_thread() is not threading.main_thread():
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block; processes started inside never see it.
+
+    Starting takes seconds, and an interrupt in the middle of it would leave half a process. The
+    mask is for the processes, which inherit it; the handler is for this one, since the system may
+    hand the signal to any of its threads.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    held: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        raise KeyboardInterrupt
 
 
 def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) -> None:
@@ -102,6 +115,7 @@ def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) ->
 
 def _work(prepared: Prepared, out: Path, tasks: Any, news: Any) -> None:
     """Train what comes out of the queue until there is nothing more."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     while (which := tasks.get()) is not None:
         arm, seed = which
@@ -117,6 +131,14 @@ def _work(prepared: Prepared, out: Path, tasks: Any, news: Any) -> None:
             news.put(("error", _sendable(error)))
             return
         news.put(("done",))
+
+
+def _leave_with_parent() -> None:
+    """End this process when the first one is gone, even if it was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _tell(news: Any, arm: Arm, seed: int, epoch: int) -> None:
