@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from temperance.errors import InvalidInput, TemperanceError
@@ -76,17 +77,25 @@ def _only_one(folder: Path) -> Iterator[None]:
     except ImportError:  # not on Windows
         yield
         return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInput(
-                f"output folder {folder}",
-                expected="a folder that nobody is writing",
-                found="another temperance train at work there",
-                fix="Wait for it, or choose another folder.",
-            ) from None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise InvalidInput(
+            f"output folder {folder}",
+            expected="a folder that nobody is writing",
+            found="another temperance train at work there",
+            fix="Wait for it, or choose another folder.",
+        ) from None
+    try:
         yield
+    except BaseException:
+        with suppress(OSError):  # an empty folder is of no use; one with a state in it stays
+            folder.rmdir()
+        raise
+    finally:
+        os.close(handle)
 
 
 def _check_plan(folder: Path, plan: Plan, *, resume: bool) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from temperance.errors import InvalidInput
-from temperance.head import check_batches
+from temperance.head import check_batches, check_temperature
 from temperance.models import find_head
 from temperance.records import Features, Suggestion, Task
 from temperance.rules import suggest
@@ -113,6 +113,8 @@ def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ..
             fix="Name another rule (see: temperance rules).",
         )
     arms = [parse_arm(t, feature_dim=feature_dim, suggestion=suggestion) for t in plan.arms]
+    for arm in arms:
+        check_temperature(arm.temperature)
     names = [arm.name for arm in arms]
     if len(set(names)) < len(names) or not names:
         raise InvalidInput(
