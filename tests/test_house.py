@@ -19,7 +19,7 @@ ORDER = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "arrays", "files", "labels", "records", "serial", "version"),
+            ("errors", "arrays", "files", "label_values", "labels", "records", "serial", "version"),
             ("models",),
             ("task",),
             ("rules",),

@@ -1,6 +1,8 @@
 """The one reader of labels: every form people have, and every way they are wrong."""
 
 import json
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from temperance.errors import InvalidInput, TemperanceWarning
-from temperance.labels import ClassMap, check_ids, read_labels
+from temperance.labels import ClassMap, check_ids, labelled_rows, read_labels
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_ids_that_are_not_contiguous_are_mapped_with_a_notice(ids):
         (["a", None], "a missing value in row 1"),
         (["a", float("nan")], "a missing value in row 1"),
         ([1.0, float("nan")], "a missing value (NaN) in row 1"),
-        ([0.5, 1.0], "the fraction 0.5 in row 0"),
+        ([0.5, 1.0], "the number 0.5 in row 0"),
         ([-100, 0, 1], "the id -100"),
         ([-1, -1], "1 ('-1')"),
         (["x", "x"], "1 ('x')"),
@@ -62,6 +64,12 @@ def test_ids_that_are_not_contiguous_are_mapped_with_a_notice(ids):
         ([[0.3, 0.7]], "row 0 = [0.3, 0.7]"),
         (np.zeros((2, 2, 2)), "shape [2, 2, 2]"),
         (np.array([1 + 1j, 2]), "type complex128"),
+        ([2**70, 0], "type int"),
+        ([Decimal(1), Decimal(2)], "type Decimal"),
+        ([date(2026, 1, 1), date(2026, 1, 2)], "type date"),
+        ([1e19, 2e19, 1.0], "the number 1e+19 in row 0"),
+        ([2.0**53, 2.0**53 + 2, 1.0], "the number 9007199254740992.0 in row 0"),
+        ([[1, 0], [1]], "rows of unequal length"),
     ],
 )
 def test_refuses_by_row(labels, found):
@@ -99,6 +107,50 @@ def test_names_for_ids_and_a_class_without_rows():
     assert read_labels([1], class_map=result.class_map).ids.tolist() == [1]
     with pytest.raises(InvalidInput):
         read_labels([0, 3], class_names=["cat", "dog", "owl"])
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "ids"),
+    [
+        (["1", "2", "3"], [0, 1, 2, 0], [0, 1, 2, 0]),
+        (["1", "0"], [0, 1, 1], [0, 1, 1]),
+        (["2", "1", "0"], np.eye(3), [0, 1, 2]),
+    ],
+)
+def test_names_that_are_numbers(names, labels, ids):
+    """A number is an id before it is a name; a text is a name before it is an id."""
+    read = read_labels(labels, class_names=names)
+    assert read.ids.tolist() == ids
+    assert read.class_map.names == tuple(names)
+    assert read_labels(labels, class_map=read.class_map).ids.tolist() == ids
+    assert read_labels(list(names), class_map=read.class_map).ids.tolist() == list(
+        range(len(names))
+    )
+
+
+def test_one_hot_columns_are_the_classes_used_or_not():
+    used = np.eye(5)[[0, 3, 3]]
+    read = read_labels(used)
+    assert read.class_map.names == ("0", "1", "2", "3", "4")
+    assert read.ids.tolist() == [0, 3, 3]
+    with pytest.raises(InvalidInput) as caught:
+        read_labels(np.eye(4), class_map=read.class_map)
+    assert caught.value.found == "4 columns"
+
+
+def test_masked_values_are_not_labels():
+    masked = np.ma.array([0, 1, 7], mask=[False, False, True])
+    for read in (read_labels, lambda y: check_ids(y, 8)):
+        with pytest.raises(InvalidInput):
+            read(masked)
+    assert read_labels(np.ma.array([0, 1, 1])).ids.tolist() == [0, 1, 1]
+
+
+def test_one_ignored_value_may_come_by_itself():
+    assert read_labels(["N", "A", "NA", "x"], ignore="NA").class_map.names == ("A", "N", "x")
+    assert read_labels([0, 1, -100], ignore=-100).ids.tolist() == [0, 1]
+    assert labelled_rows(["a", "NA"], ignore="NA").tolist() == [True, False]
+    assert labelled_rows(np.array([1.0, -100.0]), ignore=-100).tolist() == [True, False]
 
 
 def test_pandas_shows_its_missing_values():

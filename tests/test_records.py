@@ -71,6 +71,11 @@ def test_nan_and_infinity_are_written_as_texts():
         '{"record": "Nothing"}',
         '{"record": "Task", "schema_version": 99, "feature_dim": 1, "n_classes": 2}',
         '{"record": "Task", "schema_version": 1, "feature_dim": 1}',
+        '{"record": "Estimate", "value": "abc"}',
+        '{"record": "Estimate", "value": 1.0, "interval": [1, 2, 3]}',
+        '{"record": "Report", "n": 1, "n_classes": 2, "metrics": [1]}',
+        '{"record": "Report", "n": "x", "n_classes": 2, "metrics": {}}',
+        b"\xff",
     ],
 )
 def test_foreign_json_is_refused(text):
@@ -82,6 +87,11 @@ def test_the_kind_that_was_asked_for():
     with pytest.raises(InvalidInput):
         loads(dumps(TASK), Suggestion)
     assert from_dict(to_dict(TASK), Task) == TASK
+
+
+def test_arrays_are_not_json():
+    with pytest.raises(InvalidInput):
+        dumps(Features.from_arrays([[0.0], [1.0]], [0, 1]))
 
 
 def test_what_json_cannot_hold_is_refused():

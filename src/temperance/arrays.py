@@ -16,6 +16,13 @@ _CHUNK = 1 << 22  # numbers looked at together: 16 to 32 MB of working memory
 
 def as_numpy(values: Any) -> NDArray[Any]:
     """Give the NumPy array behind a list, an array or a tensor on any device (bfloat16 too)."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise InvalidInput(
+            "masked array",
+            expected="no masked values",
+            found=f"{int(np.ma.getmaskarray(values).sum())} of them",
+            fix="Leave the masked rows out, or fill them with a value that you name in ignore.",
+        )
     if hasattr(values, "detach"):
         tensor = values.detach().cpu()
         if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no bfloat16; float32 holds it exactly

@@ -10,15 +10,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from temperance.arrays import as_numpy
 from temperance.errors import InvalidInput, TemperanceWarning
+from temperance.label_values import as_label_array, as_values, ignored_texts, text_of
 
-__all__ = ["ClassMap", "Labels", "check_ids", "read_labels"]
+__all__ = ["ClassMap", "Labels", "check_ids", "labelled_rows", "read_labels"]
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,17 @@ class ClassMap:
         """Read what ``to_dict`` gave."""
         return cls(tuple(data["names"]), tuple(data.get("keys", ())))
 
-    def ids_of(self, labels: Iterable[str]) -> list[int | None]:
-        """Ids of labels written as text: by name first, then by key; None where unknown."""
+    def ids_of(self, labels: Iterable[str], *, numeric: bool) -> list[int | None]:
+        """Ids of labels written as text; None where unknown.
+
+        Numbers are keys before they are names, texts the other way round: with the names ``"1"``,
+        ``"2"``, ``"3"`` for the ids 0, 1, 2, the number 1 is the second class, the text "1" the
+        first.
+        """
         by_key = {k: i for i, k in enumerate(self.keys)}
         by_name = {n: i for i, n in enumerate(self.names)}
-        return [by_name.get(text, by_key.get(text)) for text in labels]
+        first, second = (by_key, by_name) if numeric else (by_name, by_key)
+        return [first.get(text, second.get(text)) for text in labels]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +114,7 @@ def read_labels(
     *,
     class_map: ClassMap | None = None,
     class_names: Sequence[str] | None = None,
-    ignore: tuple[object, ...] = (),
+    ignore: object = (),
     split: str = "labels",
 ) -> Labels:
     """Read labels of any form into ids ``0 .. C-1``.
@@ -120,8 +126,8 @@ def read_labels(
             if absent: whole numbers in numeric order, texts in plain character order.
         class_names: for whole numbers ``0 .. C-1`` or one-hot rows, the names of all ``C`` classes
             (a class may be without rows).
-        ignore: values that mark rows without a label, such as ``-100``; their rows are left out.
-            Nothing is ignored that is not named here.
+        ignore: value or values that mark rows without a label, such as ``-100``; their rows are
+            left out. Nothing is ignored that is not named here.
         split: how errors call this set of labels.
 
     Returns:
@@ -139,10 +145,11 @@ def read_labels(
         >>> read_labels(["yes", "NA"], class_map=train.class_map).ids.tolist()
         [2, 1]
     """
-    values, numeric = _as_values(y, split)
+    array = as_label_array(y, split)
+    values, numeric = as_values(array, split)
     unique, inverse = np.unique(values, return_inverse=True)
-    texts = [_text(u) for u in unique]
-    ignored = {_text(v) for v in ignore}
+    texts = [text_of(u) for u in unique]
+    ignored = ignored_texts(ignore)
     used = [text not in ignored for text in texts]
     if not any(used):
         raise InvalidInput(
@@ -151,10 +158,14 @@ def read_labels(
             found=f"{len(values)} rows, none with a label that is not ignored",
             fix="This split cannot be used for training or judging; choose another.",
         )
-    if class_map is None:
+    columns = array.shape[1] if array.ndim == 2 and array.shape[1] > 1 else 0
+    if columns:
+        class_map = _map_of_columns(columns, class_map, class_names, split)
+    elif class_map is None:
         wanted = [t for t, u in zip(texts, used, strict=True) if u]
         class_map = _make_map(wanted, numeric, class_names, split)
-    ids = [i if u else -1 for i, u in zip(class_map.ids_of(texts), used, strict=True)]
+    found = [int(t) for t in texts] if columns else class_map.ids_of(texts, numeric=numeric)
+    ids = [i if u else -1 for i, u in zip(found, used, strict=True)]
     if None in ids:
         place = ids.index(None)
         _refuse_unknown(texts[place], int(np.argmax(inverse == place)), class_map, split)
@@ -206,140 +217,47 @@ def check_ids(y: ArrayLike, n_classes: int, *, subject: str = "labels") -> NDArr
     return array.astype(np.int64)
 
 
-_MISSING = (
-    'A table reader may have turned the text "NA" into a missing value: read the column as text '
-    "(in pandas: keep_default_na=False)."
-)
+def labelled_rows(y: ArrayLike, *, ignore: object = ()) -> NDArray[np.bool_]:
+    """Say which rows have a label, without reading the labels themselves.
 
+    Args:
+        y: ``n`` labels, or one-hot rows ``[n, C]`` (all of which have one).
+        ignore: value or values that mark rows without a label.
 
-# ------------------------------------------------------------------ reading one label
-def _text(value: object) -> str:
-    """Text that stands for one label value: ``3``, ``3.0`` and NumPy's 3 are all ``"3"``."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8")
-    if isinstance(value, (bool, np.bool_)):
-        return str(bool(value))
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
+    Returns:
+        A mask of shape ``[n]``.
 
-
-def _bad_row(split: str, row: int, found: str, fix: str) -> InvalidInput:
-    return InvalidInput(split, expected="one label per row", found=f"{found} in row {row}", fix=fix)
-
-
-def _as_values(y: ArrayLike, split: str) -> tuple[NDArray[Any], bool]:
-    """Labels as an array of whole numbers, booleans or texts, and whether they are numbers."""
-    array = _as_label_array(y)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim == 2 and array.dtype.kind in "fiub":
-        array = _from_one_hot(array, split)
-    if array.ndim != 1 or not len(array):
-        raise InvalidInput(
-            split,
-            expected="n labels, or one-hot rows [n, C]",
-            found=f"shape {list(array.shape)}",
-            fix="Pass one label per row.",
-        )
-    kind = array.dtype.kind
-    if kind == "f":
-        _check_whole(array, split)
-        return array.astype(np.int64), True
-    if kind in "iub":
-        return array, kind != "b"
-    if kind in "SUO":
-        return _from_objects(array.astype(object), split)
-    raise InvalidInput(
-        split,
-        expected="texts, whole numbers or booleans",
-        found=f"type {array.dtype}",
-        fix="Convert the labels to one of these.",
-    )
-
-
-def _as_label_array(y: Any) -> NDArray[Any]:
-    """Keep the types of single values: NumPy would turn ``["a", 1]`` into two texts."""
-    if hasattr(y, "detach") or isinstance(y, np.ndarray):
-        return as_numpy(y)
-    if not hasattr(y, "dtype") and isinstance(y, (list, tuple)):
-        kinds = {type(v) for v in y}
-        if kinds <= {int, float} or any(
-            hasattr(k, "__len__") and k not in (str, bytes) for k in kinds
-        ):
-            return np.asarray(y)
-        out = np.empty(len(y), dtype=object)
-        out[:] = y
-        return out
-    array = np.asarray(y)
-    if array.dtype.kind in "fiub":
-        return array
-    return np.asarray(y, dtype=object)  # pandas and Arrow: keep missing values visible
-
-
-def _check_whole(array: NDArray[Any], split: str) -> None:
-    with np.errstate(invalid="ignore"):
-        good = np.isfinite(array) & (array == np.floor(array))
-    if not good.all():
-        row = int(np.argmin(good))
-        missing = bool(np.isnan(array[row]))
-        raise _bad_row(
-            split,
-            row,
-            "a missing value (NaN)" if missing else f"the fraction {array[row]}",
-            _MISSING
-            if missing
-            else "Classes are names or whole numbers; a regression has no temperature.",
-        )
-
-
-def _from_one_hot(array: NDArray[Any], split: str) -> NDArray[np.int64]:
-    with np.errstate(invalid="ignore"):
-        good = ((array == 0) | (array == 1)).all(axis=1) & (array.sum(axis=1) == 1)
-    if array.shape[1] < 2 or not good.all():
-        row = int(np.argmin(good)) if len(good) else 0
-        raise InvalidInput(
-            split,
-            expected="one-hot rows (a single 1 and zeros)",
-            found=f"row {row} = {array[row].tolist()[:8]}" if len(array) else "no rows",
-            fix="Soft and multiple labels are not classes; pass one label per row.",
-        )
-    return array.argmax(axis=1).astype(np.int64)
-
-
-def _from_objects(array: NDArray[Any], split: str) -> tuple[NDArray[Any], bool]:
-    """Single values of any type: all texts, all booleans or all numbers."""
-    seen: dict[str, int] = {}
-    for row, value in enumerate(array):
-        if _is_missing(value):
-            raise _bad_row(split, row, "a missing value", _MISSING)
-        seen.setdefault(_kind(value), row)
-    if len(seen) > 1:
-        raise InvalidInput(
-            split,
-            expected="labels of one type",
-            found=", ".join(f"{k} (first in row {r})" for k, r in seen.items()),
-            fix="Convert all labels to text, or all to whole numbers.",
-        )
-    if "text" not in seen:
-        return _as_values(np.asarray(array.tolist()), split)
-    texts = np.empty(len(array), dtype=object)  # fixed-width NumPy texts lose a trailing NUL
-    texts[:] = [_text(value) for value in array]
-    return texts, False
-
-
-def _is_missing(value: object) -> bool:
-    nan = isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, (str, bytes)):
-        return "text"
-    return "boolean" if isinstance(value, (bool, np.bool_)) else "number"
+    Example:
+        >>> from temperance.labels import labelled_rows
+        >>> labelled_rows([3, -100, 4], ignore=-100).tolist()
+        [True, False, True]
+    """
+    array = as_label_array(y, "labels")
+    wanted = ignored_texts(ignore)
+    if not wanted or array.ndim != 1:
+        return np.ones(len(array), dtype=bool)
+    unique, inverse = np.unique(array, return_inverse=True)
+    return np.array([text_of(u) not in wanted for u in unique])[inverse.reshape(-1)]
 
 
 # ------------------------------------------------------------------ the map
+def _map_of_columns(
+    columns: int, class_map: ClassMap | None, class_names: Sequence[str] | None, split: str
+) -> ClassMap:
+    """One-hot rows name their classes by column: all of them, used or not."""
+    if class_map is None:
+        names = class_names if class_names is not None else map(str, range(columns))
+        class_map = ClassMap(tuple(map(str, names)), tuple(map(str, range(columns))))
+    if len(class_map) != columns:
+        raise InvalidInput(
+            split,
+            expected=f"one-hot rows with a column for each of {len(class_map)} classes",
+            found=f"{columns} columns",
+            fix="Encode all splits over the same classes, or pass class ids or names.",
+        )
+    return class_map
+
+
 def _make_map(
     unique: list[str], numeric: bool, class_names: Sequence[str] | None, split: str
 ) -> ClassMap:

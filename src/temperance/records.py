@@ -5,6 +5,7 @@ They are checked where they are made, and never changed after.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ class Features:
         y: ArrayLike,
         *,
         class_map: ClassMap | None = None,
-        ignore: tuple[object, ...] = (),
+        ignore: object = (),
         source: str = "arrays",
     ) -> Features:
         """Check arrays and make a record of them.
@@ -69,7 +70,7 @@ class Features:
                 integers float64. Tensors are welcome.
             y: labels in any form that ``temperance.labels.read_labels`` reads, ``n`` of them.
             class_map: the map of the training split, to match by name; made from ``y`` if absent.
-            ignore: label values whose rows are left out; nothing is left out unless named here.
+            ignore: label value or values whose rows are left out; none unless named here.
             source: what the features are, in words.
 
         Returns:
@@ -148,7 +149,7 @@ class Task:
         n_classes: C, the number of classes that the head has.
         n_samples: rows of the training data, if known.
         n_nonempty: how many of the classes have rows, if known.
-        statistics: measured statistics by name.
+        statistics: measured statistics by name; a bare number is taken as given.
         training: facts of the training (``optimizer``, ``lr``, ``steps``, ...), if known.
     """
 
@@ -162,7 +163,12 @@ class Task:
     def __post_init__(self) -> None:
         for name, least in (("feature_dim", 1), ("n_classes", 2)):
             found = getattr(self, name)
-            if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            try:
+                whole = -1 if isinstance(found, bool) else operator.index(found)
+            except TypeError:
+                whole = -1
+            object.__setattr__(self, name, whole)  # NumPy's whole numbers become Python's
+            if whole < least:
                 raise InvalidInput(
                     f"task.{name}",
                     expected=f"a whole number of at least {least}",
@@ -172,6 +178,11 @@ class Task:
                     if name == "n_classes"
                     else "Pass the in_features of the output layer.",
                 )
+        given = {
+            name: s if isinstance(s, Statistic) else Statistic(float(s), settings={"given": True})
+            for name, s in self.statistics.items()
+        }
+        object.__setattr__(self, "statistics", given)
 
 
 @dataclass(frozen=True)
@@ -207,7 +218,9 @@ class Suggestion:
         reasons: why it does not, and what was done; empty when all is well.
         terms: the shares that add up (or multiply, see the rule) to ``unclipped``.
         fallback: name of the rule whose value ``temperature`` is, when it is not ``rule``.
-        interval: range of ``temperature`` that the spread of the measured statistics implies.
+        interval: range of ``temperature`` that the spread of the measured statistics implies; None
+            where no measured spread goes into it (also where a fallback answered).
+        unclipped_interval: the same for the formula of ``rule``, before any bound.
         others: what every other rule says, by name.
         inputs: M, C and the statistics that went in, with their settings.
     """
@@ -221,6 +234,7 @@ class Suggestion:
     terms: Mapping[str, float] = field(default_factory=dict)
     fallback: str | None = None
     interval: Interval | None = None
+    unclipped_interval: Interval | None = None
     others: Mapping[str, Alternative] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
 

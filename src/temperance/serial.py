@@ -2,7 +2,8 @@
 
 ``dumps(record)`` writes a record as flat JSON with two more keys, ``record`` and
 ``schema_version``; ``loads(text)`` reads it back. JSON has no NaN and no infinity, so these three
-floats are written as the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
+floats are written as the strings ``"nan"``, ``"inf"`` and ``"-inf"``; in free mappings such as
+``settings`` they come back as these texts, and tuples as lists.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ def to_dict(record: object) -> dict[str, Any]:
         >>> to_dict(Estimate(0.5))["value"]
         0.5
     """
+    if any("NDArray" in str(f.type) for f in fields(record)):  # type: ignore[arg-type]
+        raise InvalidInput(
+            type(record).__name__,
+            expected="a record of numbers and texts",
+            found="arrays",
+            fix="Keep arrays with numpy.savez; JSON is for figures.",
+        )
     body: dict[str, Any] = _plain(record)
     return {"record": type(record).__name__, "schema_version": SCHEMA_VERSION, **body}
 
@@ -109,7 +117,9 @@ def _build(cls: type, data: Mapping[str, Any]) -> Any:
     known = {f.name for f in fields(cls)}
     try:
         return cls(**{k: _typed(hints[k], v) for k, v in data.items() if k in known})
-    except TypeError as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
         raise InvalidInput(
             cls.__name__, expected="all its fields", found=str(error), fix="Check the file."
         ) from error
@@ -125,14 +135,15 @@ def _typed(hint: Any, value: Any) -> Any:
     if is_dataclass(hint):
         return _build(typing.cast(type, hint), value)
     if origin is tuple:
-        inner = args[0] if args else Any
-        return tuple(_typed(inner, v) for v in value)
+        if args[-1] is not Ellipsis and len(value) != len(args):
+            raise TypeError(f"{value!r} has not {len(args)} entries")
+        return tuple(_typed(args[0], v) for v in value)
     if origin is Mapping:
         return {k: _typed(args[1], v) for k, v in value.items()}
     if hint is float:
         return _SPECIAL[value] if isinstance(value, str) else float(value)
-    if hint is Any and isinstance(value, list):
-        return value
+    if hint in (int, str, bool) and type(value) is not hint:
+        raise TypeError(f"{value!r} is no {hint.__name__}")
     return value
 
 
@@ -172,7 +183,7 @@ def loads(text: str, cls: type | None = None) -> Any:
     """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # not JSON, or not UTF-8
         raise InvalidInput(
             "record", expected="JSON", found=f"{error}", fix="Check the file."
         ) from error

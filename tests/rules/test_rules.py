@@ -5,14 +5,23 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import temperance.rules.suggestion as suggestion_module
-from temperance import RULES, Task, suggest
+from temperance import RULES, Features, Task, suggest
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Statistic, dumps, loads
-from temperance.rules import AdaCos, CosFaceBound, HasegawaSakai, HasegawaSakaiCsgCn, NormFace
+from temperance.rules import (
+    AdaCos,
+    Constant,
+    CosFaceBound,
+    HasegawaSakai,
+    HasegawaSakaiCsgCn,
+    NormFace,
+)
 from temperance.rules.suggestion import MIN_SUGGESTED
+from temperance.task.csg import csg
 
 
 def task(m=512, c=10, csg=None, **settings):
@@ -99,8 +108,8 @@ def test_outside_the_fitted_range(m, c):
 
 @pytest.mark.parametrize("m", [1, 30, 42, 43])
 def test_below_the_zero_of_the_uncorrected_form_t_is_one(m):
-    for csg in (None, 0.5):
-        result = suggest(task(m, 10, csg))
+    for difficulty in (None, 0.5):
+        result = suggest(task(m, 10, difficulty))
         assert (result.temperature, result.fallback) == (1.0, "constant")
         assert not result.in_domain
 
@@ -114,7 +123,7 @@ def test_the_upper_clip():
 
 def test_csg_under_other_settings_is_outside():
     assert suggest(task(512, 10, 1.0, k=3, weighting="parzen")).in_domain
-    for settings in ({"k": 20}, {"weighting": "none"}):
+    for settings in ({"k": 20}, {"weighting": "none"}, {"n_samples": 20}):
         result = suggest(task(512, 10, 1.0, **settings))
         assert not result.in_domain
         assert "the rule assumes" in result.reasons[0]
@@ -126,8 +135,36 @@ def test_interval_follows_the_spread_of_csg():
     low, high = result.interval
     assert high - low == pytest.approx(3.746 * math.log(4))
     assert low < result.unclipped < high
-    touching_zero = Task(512, 10, statistics={"csg": Statistic(1.0, interval=(0.0, 2.0))})
-    assert suggest(touching_zero).interval[0] == -math.inf
+    assert result.unclipped_interval == result.interval
+    touching_zero = suggest(Task(512, 10, statistics={"csg": Statistic(1.0, (0.0, 2.0))}))
+    assert touching_zero.unclipped_interval[0] == -math.inf
+    assert touching_zero.interval[0] == MIN_SUGGESTED
+    assert loads(dumps(touching_zero)) == touching_zero
+
+
+def test_an_interval_is_that_of_the_temperature():
+    csg = Statistic(1.0, (0.8, 1.2))
+    result = suggest(Task(512, 100, statistics={"csg": csg}))
+    assert result.fallback == "hasegawa-sakai"
+    assert result.interval is None
+    low, high = result.unclipped_interval
+    assert low < result.unclipped < high < 0
+
+
+def test_an_interval_that_reaches_beyond_what_a_csg_can_be():
+    result = suggest(Task(512, 3, statistics={"csg": Statistic(1.2, (-0.1, 2.9))}))
+    assert result.unclipped_interval[0] == -math.inf
+    assert result.unclipped_interval[1] == suggest(task(512, 3, 2.0)).unclipped
+
+
+def test_csg_as_measured_with_two_and_three_classes_is_taken():
+    rng = np.random.default_rng(0)
+    for trial in range(10):
+        y = np.arange(40) % (2 + trial % 2)
+        features = Features.from_arrays(rng.normal(size=(40, 4)), y)
+        measured = csg(features, 10, repeats=3, seed=trial)
+        assert measured.interval[1] <= len(features.class_names) - 1
+        suggest(Task(4, len(features.class_names), statistics={"csg": measured}))
 
 
 def test_adacos_with_two_classes_falls_back_to_the_bound():
@@ -150,6 +187,29 @@ def test_csg_that_cannot_be(csg):
     with pytest.raises(InvalidInput) as caught:
         suggest(task(512, 10, csg))
     assert caught.value.subject == "csg"
+
+
+def test_a_csg_that_cannot_be_does_not_disturb_rules_without_it():
+    result = suggest(task(512, 10, 50.0), "constant")
+    assert result.temperature == 1.0
+    assert result.others["hasegawa-sakai-csg-cn"].temperature is None
+    assert "csg" in result.others["hasegawa-sakai-csg-cn"].note
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CosFaceBound(1.0),
+        lambda: CosFaceBound(0.0),
+        lambda: NormFace(0.0),
+        lambda: NormFace(1000.0),
+        lambda: HasegawaSakaiCsgCn(log_base=1.0),
+        lambda: Constant(0.0),
+    ],
+)
+def test_coefficients_that_cannot_be_used(make):
+    with pytest.raises(InvalidInput):
+        make()
 
 
 def test_unknown_rule_names_the_known():
@@ -178,6 +238,39 @@ def test_own_rule():
     for not_a_rule in (lambda task: 1.0, 3):
         with pytest.raises(InvalidInput):
             suggest(task(), not_a_rule)
+
+
+def test_own_rule_in_odd_forms():
+    assert suggest(task(c=7), ClassCount).temperature == 14.0  # the class stands for its defaults
+    with pytest.raises(InvalidInput):
+        suggest(task(512, 10, 1.0), own(needs="csg"))
+    with pytest.raises(InvalidInput) as caught:
+        suggest(task(c=7), own(value=-1.0, fallback="nowhere"))
+    assert caught.value.found == "'nowhere'"
+    steady = own(value=3.0, needs=("csg",))
+    assert suggest(task(512, 10, 0.0), steady).temperature == 3.0
+    cosine = suggest(task(c=7), own(value=math.nan, norm="cosine"))
+    assert (cosine.fallback, cosine.temperature < 1) == ("cosface-bound", True)
+    assert suggest(task(), own(value=0.05, norm="none")).temperature == 0.05
+
+
+def own(*, value=1.0, needs=(), norm="batch", fallback="constant"):
+    def rule(task):
+        return value
+
+    rule.needs, rule.norm, rule.fallback = needs, norm, fallback
+    return rule
+
+
+def test_the_lower_clip_of_a_rule_counts():
+    result = suggest(task(64, 10), HasegawaSakai(eps=5.0))
+    assert (result.temperature, result.fallback) == (1.0, "constant")
+
+
+def test_bare_numbers_are_statistics():
+    given = Task(np.int64(512), np.int64(10), statistics={"csg": 0.7})
+    assert suggest(given).temperature == suggest(task(512, 10, 0.7)).temperature
+    assert type(given.feature_dim) is int
 
 
 def test_own_rule_that_returns_no_number():
@@ -213,9 +306,9 @@ def test_contract(name):
     assert all(f.type in ("float", float) for f in fields(rule))
     for m in (16, 64, 512, 2048, 8192):
         for c in (2, 10, 100, 1000):
-            for csg in (0.0, 0.01, 1.0):
-                result = suggest(task(m, c, csg), name)
-                floor = 0.0 if rule.norm == "cosine" else MIN_SUGGESTED
+            for difficulty in (0.0, 0.01, 1.0):
+                result = suggest(task(m, c, difficulty), name)
+                floor = {"cosine": 0.0, "none": 0.009}.get(rule.norm, MIN_SUGGESTED)
                 assert floor < result.temperature < 512
                 assert math.isfinite(result.temperature)
                 assert result.in_domain == (not result.reasons)

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import temperance.task.features as features_module
 from temperance import Features, Task, collect, insert, measure, suggest
-from temperance.errors import InvalidInput, NotFound
+from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.labels import ClassMap
 
 
@@ -77,6 +77,34 @@ def test_ignored_rows_are_left_out_only_when_named():
     assert len(collect(model, [(x, y)], ignore=(-100,))) == 5
     with pytest.raises(InvalidInput):
         collect(model, [(x, y)])
+
+
+def test_c_is_the_number_of_outputs_whatever_the_labels_use():
+    model, (x, _) = Net(), data(6)
+    task = measure(collect(model, [(x, torch.tensor([0, 2] * 3))]), repeats=1)
+    assert (task.n_classes, task.n_nonempty) == (3, 2)
+    one_hot = torch.eye(3)[[0, 1] * 3]
+    assert measure(collect(model, [(x, one_hot)]), repeats=1).n_classes == 3
+    for wrong in (torch.tensor([1, 2, 3] * 2), ["a", "b", "c", "d", "a", "b"], torch.eye(6)):
+        with pytest.raises(InvalidInput):
+            collect(model, [(x, wrong)])
+    with pytest.warns(TemperanceWarning, match="C is taken as 2"):
+        collect(model, [(x, ["a", "b"] * 3)])
+
+
+def test_a_head_with_one_output_has_two_classes():
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
+    x = torch.randn(6, 4)
+    assert collect(model, [(x, torch.tensor([0.0, 1.0] * 3))]).class_names == ("0", "1")
+
+
+def test_a_head_that_is_called_by_keyword():
+    class Keyword(Net):
+        def forward(self, x):
+            return self.tail["out"](input=self.body(x))
+
+    x, y = data(6)
+    assert collect(Keyword(), [(x, y)]).x.shape == (6, 6)
 
 
 def test_tokens_need_token_labels():
@@ -160,8 +188,8 @@ def test_measure_gives_a_task_that_suggest_takes(rng_guard):
     assert csg.interval[0] < csg.value < csg.interval[1]
     assert measure(features, n_samples=50, repeats=3, training={"optimizer": "sgd"}) == task
     suggestion = suggest(task)
-    assert suggestion.interval is not None
-    assert suggestion.inputs["statistics"]["csg"]["embedding"] == "arrays"
+    assert suggestion.unclipped_interval is not None
+    assert suggestion.inputs["statistics"]["csg"]["settings"]["embedding"] == "arrays"
 
 
 def test_a_class_without_rows_counts_for_c_but_not_as_nonempty():

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from temperance.records import Task
-from temperance.rules.domain import Domain
+from temperance.rules.domain import Domain, check_field
 
 __all__ = ["AdaCos", "CosFaceBound", "NormFace"]
 
+_MOST_LOSS = 100.0  # exp of more is of no use, and overflows from 710 on
 _NO_FIT = Domain(source="no fit: derived for normalized features and weights")
 
 
@@ -91,6 +92,9 @@ class CosFaceBound:
     formula: ClassVar[str] = "T = C / ((C - 1) ln((C - 1) P / (1 - P))), P = 0.9"
     trust: ClassVar[str] = "cosine heads only; the largest T that still can reach P"
 
+    def __post_init__(self) -> None:
+        check_field(self, "probability", 0 < self.probability < 1, "a share between 0 and 1")
+
     def terms(self, task: Task) -> dict[str, float]:
         """Give the scale ``s``, of which the temperature is the inverse."""
         others = task.n_classes - 1
@@ -135,6 +139,9 @@ class NormFace:
     reference: ClassVar[str] = "arXiv 1704.06369"
     formula: ClassVar[str] = "T = C / ((C - 1) ln((C - 1) / (exp(loss) - 1))), loss = 0.01"
     trust: ClassVar[str] = "cosine heads only; the largest T that still can reach the loss"
+
+    def __post_init__(self) -> None:
+        check_field(self, "loss", 0 < self.loss < _MOST_LOSS, f"between 0 and {_MOST_LOSS} nats")
 
     def terms(self, task: Task) -> dict[str, float]:
         """Give the scale ``s``, of which the temperature is the inverse."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from temperance.records import Task
-from temperance.rules.domain import Domain
+from temperance.rules.domain import Domain, check_field
 
 __all__ = ["Constant", "SqrtDim"]
 
@@ -38,6 +38,9 @@ class Constant:
     reference: ClassVar[str] = "the default of every framework"
     formula: ClassVar[str] = "T = 1"
     trust: ClassVar[str] = "the baseline to beat; safe for short training budgets"
+
+    def __post_init__(self) -> None:
+        check_field(self, "value", self.value > 0, "a positive temperature")
 
     def terms(self, task: Task) -> dict[str, float]:  # noqa: ARG002
         """Give the one term of the rule."""

@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from temperance.errors import InvalidInput
 from temperance.records import Task
 
-__all__ = ["Domain"]
+__all__ = ["Domain", "check_field"]
+
+
+def check_field(rule: object, name: str, good: bool, expected: str) -> None:
+    """Refuse a rule whose coefficient cannot be used, when it is made."""
+    if not good:
+        raise InvalidInput(
+            f"{type(rule).__name__}.{name}",
+            expected=expected,
+            found=repr(getattr(rule, name)),
+            fix="Give another value.",
+        )
 
 
 @dataclass(frozen=True)
@@ -18,7 +30,8 @@ class Domain:
         feature_dim: smallest and largest M, or None where M does not matter.
         n_classes: smallest and largest C, or None where C does not matter.
         statistic_settings: settings that a measured statistic must have been made with, by
-            statistic, for instance ``(("csg", (("k", 3),)),)``. A bare number passes.
+            statistic, for instance ``(("csg", (("k", 3), ("n_samples", (100, 250)))),)``; a pair
+            is a range. A bare number, whose settings are not known, passes.
         source: where the ranges come from.
     """
 
@@ -48,7 +61,17 @@ def _other_settings(name: str, wanted: dict[str, Any], task: Task) -> list[str]:
         return []
     settings = task.statistics[name].settings
     return [
-        f"{name} was measured with {key} = {settings[key]}, the rule assumes {wanted[key]}"
-        for key in wanted
-        if settings.get(key, wanted[key]) != wanted[key]
+        f"{name} was measured with {key} = {settings[key]}, the rule assumes {_words(value)}"
+        for key, value in wanted.items()
+        if key in settings and not _fits(settings[key], value)
     ]
+
+
+def _fits(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, tuple):
+        return bool(wanted[0] <= found <= wanted[1])
+    return bool(found == wanted)
+
+
+def _words(wanted: Any) -> str:
+    return f"{wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else str(wanted)

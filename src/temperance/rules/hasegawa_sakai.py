@@ -22,13 +22,16 @@ from typing import ClassVar
 
 from temperance.errors import InvalidInput
 from temperance.records import Task
-from temperance.rules.domain import Domain
+from temperance.rules.domain import Domain, check_field
 
 __all__ = ["HasegawaSakai", "HasegawaSakaiCsgCn"]
 
 _PAPER = "arXiv 2504.15594"
 _FITTED_M = (400, 2560)
 _FITTED_C = (10, 200)
+# The paper does not say how it measured csg. k and weighting: the public code's defaults;
+# n_samples: from the 100 of csg's own experiments to the public code's default.
+_CSG_SETTINGS = (("k", 3), ("weighting", "parzen"), ("n_samples", (100, 250)))
 _WHERE = f"{_PAPER}: families named there (M), CIFAR-10 to Tiny ImageNet (C)"
 
 
@@ -64,7 +67,7 @@ class HasegawaSakai:
     norm: ClassVar[str] = "batch"
     needs: ClassVar[tuple[str, ...]] = ()
     fallback: ClassVar[str | None] = "constant"
-    domain: ClassVar[Domain] = Domain(feature_dim=_FITTED_M, source=_WHERE)
+    domain: ClassVar[Domain] = Domain(feature_dim=_FITTED_M, n_classes=_FITTED_C, source=_WHERE)
     reference: ClassVar[str] = _PAPER
     formula: ClassVar[str] = "T = 0.7239 sqrt(M) - 4.706"
     trust: ClassVar[str] = "long trainings (tens of epochs) of M = 400 to 2,560 features behind BN"
@@ -117,12 +120,15 @@ class HasegawaSakaiCsgCn:
     domain: ClassVar[Domain] = Domain(
         feature_dim=_FITTED_M,
         n_classes=_FITTED_C,
-        statistic_settings=(("csg", (("k", 3), ("weighting", "parzen"))),),
+        statistic_settings=(("csg", _CSG_SETTINGS),),
         source=_WHERE,
     )
     reference: ClassVar[str] = _PAPER
     formula: ClassVar[str] = "T = 0.3191 sqrt(M) + 20.74 + 3.746 ln(csg) - 7.380 ln(C)"
     trust: ClassVar[str] = "as above, with 10 to 200 classes and a csg that repeats agree on"
+
+    def __post_init__(self) -> None:
+        check_field(self, "log_base", self.log_base > 0 and self.log_base != 1, "positive, not 1")
 
     def terms(self, task: Task) -> dict[str, float]:
         """Give the terms that add up to the value before the clip; csg = 0 gives ``-inf``."""

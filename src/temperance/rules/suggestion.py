@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Alternative, Suggestion, Task
@@ -21,6 +21,8 @@ __all__ = ["MIN_SUGGESTED", "RULES", "Rule", "find_rule", "suggest"]
 MIN_SUGGESTED = 0.1
 """Smallest T that is handed to a trainer with a norm in front of the head. Measured (64-128-BN-10
 net on scikit-learn's digits, SGD lr 0.1): T = 0.05 diverged, T = 1e-8 gave NaN."""
+
+_FLOORS = {"none": 0.01, "cosine": 0.0}  # other norms; without one, best T of 0.25 were measured
 
 
 @runtime_checkable
@@ -73,7 +75,9 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
         if rule in RULES:
             return RULES[rule]
         return _from_entry_point(rule)
-    if not callable(rule) or not isinstance(rule, Rule):
+    if isinstance(rule, type):  # the class of a rule stands for it with its default coefficients
+        rule = cast(Rule, rule())  # type: ignore[call-arg]
+    if not callable(rule) or not isinstance(rule, Rule) or isinstance(rule.needs, str):
         raise InvalidInput(
             "rule",
             expected="a name, or a callable with the attributes needs and norm",
@@ -127,6 +131,7 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
     if reasons:
         temperature, fallback, note = _fall_back(chosen, task, value)
         reasons.append(note)
+    spread = _interval(chosen, task)
     return Suggestion(
         temperature=temperature,
         unclipped=value,
@@ -136,7 +141,8 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
         reasons=tuple(reasons),
         terms=_terms(chosen, task),
         fallback=fallback,
-        interval=_interval(chosen, task),
+        interval=None if fallback or spread is None else _trainable(chosen, spread),
+        unclipped_interval=spread,
         others={n: _alternative(r, task) for n, r in RULES.items() if n != rule_name(chosen)},
         inputs=_inputs(task),
     )
@@ -194,10 +200,21 @@ def _check_needs(rule: Rule, task: Task) -> None:
 
 
 # ------------------------------------------------------------------ domain and fallback
+def _bounds(rule: Rule) -> tuple[float, float]:
+    """Smallest and largest T of a rule that a trainer may get."""
+    floor = _FLOORS.get(str(rule.norm), MIN_SUGGESTED)
+    return max(floor, float(getattr(rule, "eps", 0.0))), float(getattr(rule, "upper", math.inf))
+
+
+def _trainable(rule: Rule, interval: tuple[float, float]) -> tuple[float, float]:
+    floor, upper = _bounds(rule)
+    low, high = (min(max(end, floor), upper) for end in interval)
+    return low, high
+
+
 def _unusable(rule: Rule, value: float) -> str | None:
     """Why a value must not reach a trainer, or None."""
-    upper = float(getattr(rule, "upper", math.inf))
-    floor = 0.0 if rule.norm == "cosine" else MIN_SUGGESTED
+    floor, upper = _bounds(rule)
     if math.isnan(value):
         return "the formula gives no number here"
     if value < floor or value <= 0:
@@ -212,10 +229,9 @@ def _unusable(rule: Rule, value: float) -> str | None:
 def _reasons(rule: Rule, task: Task, value: float) -> list[str]:
     domain = getattr(rule, "domain", None) or Domain()
     found = domain.reasons(task)
-    if "csg" in rule.needs and float(task.statistics["csg"]) == 0:
-        found.append("csg = 0: the classes are separable and log(csg) does not exist")
-        return found
     bad = _unusable(rule, value)
+    if bad and "csg" in rule.needs and float(task.statistics["csg"]) == 0:
+        bad = "csg = 0: the classes are separable and log(csg) does not exist"
     return [*found, bad] if bad else found
 
 
@@ -225,7 +241,15 @@ def _fall_back(rule: Rule, task: Task, value: float) -> tuple[float, str | None,
     name = getattr(rule, "fallback", "constant")
     if usable and (name is None or not rule.needs):  # a formula of M and C alone may extrapolate
         return value, None, "the rule's own formula was extrapolated"
-    current: Any = RULES[name or "constant"]
+    if name is not None and name not in RULES:
+        raise InvalidInput(
+            f"fallback of rule {rule_name(rule)}",
+            expected="None, or one of " + ", ".join(RULES),
+            found=repr(name),
+            fix="Name one of them.",
+        )
+    safe = "cosface-bound" if rule.norm == "cosine" else "constant"
+    current: Any = RULES[name if name and name != "constant" else safe]
     while _unusable(current, _unclipped(current, task)) and current.fallback:
         current = RULES[current.fallback]
     result = _unclipped(current, task)
@@ -236,7 +260,10 @@ def _alternative(rule: Any, task: Task) -> Alternative:
     missing = [need for need in rule.needs if need not in task.statistics]
     if missing:
         return Alternative(None, None, rule.norm, False, f"needs {', '.join(missing)}")
-    value = _unclipped(rule, task)
+    try:
+        value = _unclipped(rule, task)
+    except InvalidInput as error:
+        return Alternative(None, None, rule.norm, False, str(error))
     reasons = _reasons(rule, task, value)
     usable = None if _unusable(rule, value) else value
     return Alternative(usable, value, rule.norm, not reasons, "; ".join(reasons))
@@ -253,14 +280,22 @@ def _interval(rule: Rule, task: Task) -> tuple[float, float] | None:
         for bit, name in enumerate(spread):
             ends = moved[name].interval
             assert ends is not None
-            moved[name] = replace(moved[name], value=ends[corner >> bit & 1])
+            end = ends[corner >> bit & 1]
+            if name == "csg":  # an interval may reach beyond what a csg can be
+                end = min(max(end, 0.0), task.n_classes - 1.0)
+            moved[name] = replace(moved[name], value=end)
         values.append(_unclipped(rule, replace(task, statistics=moved)))
     return min(values), max(values)
 
 
 def _inputs(task: Task) -> dict[str, Any]:
     statistics = {
-        name: {"value": s.value, "interval": s.interval, "status": s.status, **s.settings}
+        name: {
+            "value": s.value,
+            "interval": None if s.interval is None else list(s.interval),
+            "status": s.status,
+            "settings": dict(s.settings),
+        }
         for name, s in task.statistics.items()
     }
     return {

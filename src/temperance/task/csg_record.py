@@ -71,7 +71,7 @@ def make_statistic(
     values = np.array([graph.value for graph in graphs])
     value = float(values.mean())
     complete = max(map(len, members)) <= settings.n_samples
-    interval, covers = _interval(values, complete, settings)
+    interval, covers = _interval(values, complete, settings, most=len(members) - 1)
     shares = {"own_share": float(np.mean([graph.own_share for graph in graphs])), **shares}
     effective = np.mean([graph.effective_rows for graph in graphs], axis=0)
     return Statistic(
@@ -102,7 +102,7 @@ def make_statistic(
 
 
 def _interval(
-    values: Array, complete: bool, settings: Settings
+    values: Array, complete: bool, settings: Settings, *, most: int
 ) -> tuple[tuple[float, float] | None, str]:
     value = float(values.mean())
     if complete:
@@ -117,7 +117,7 @@ def _interval(
         f"95 % t-interval of the mean over draws of {settings.n_samples} rows per class, "
         f"{len(values)} draws; other data would vary more"
     )
-    return (max(0.0, value - half), value + half), covers
+    return (max(0.0, value - half), min(float(most), value + half)), covers
 
 
 def _spread(values: NDArray[Any]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temperance.arrays import as_numpy
-from temperance.errors import InvalidInput
+from temperance.errors import InvalidInput, TemperanceWarning
+from temperance.labels import ClassMap, check_ids, labelled_rows, read_labels
 from temperance.records import Features, Task
 from temperance.task.csg import csg
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from temperance.labels import ClassMap
     from temperance.models import Head
 
 __all__ = ["collect", "measure"]
@@ -34,15 +35,19 @@ def collect(
     *,
     name: str | None = None,
     class_map: ClassMap | None = None,
-    ignore: tuple[object, ...] = (),
+    ignore: object = (),
     progress: Progress | None = None,
 ) -> Features:
     """Collect the inputs of a model's output layer over a loader, with the labels.
 
     The output layer is found and verified on the first batch (``temperance.find_head``); a hook on
     it sees each batch, in eval mode and without gradients. The model's mode, its buffers and the
-    random states are left as they were. Working memory is one batch; features beyond 1 GiB are
-    kept in a temporary file that goes away with them.
+    random states are left as they were. Beyond the features themselves working memory is one
+    batch; features of more than 1 GiB are kept in a temporary file that goes away with them.
+
+    C is the number of classes that the head has: labels that are numbers must be its class ids,
+    ``0 .. C-1``, and classes without rows stay classes. Names become ids in plain character order,
+    unless ``class_map`` says otherwise.
 
     Args:
         model: any torch model with a linear output layer; a tempered head counts, and the features
@@ -51,7 +56,7 @@ def collect(
             key. Labels in any form that ``temperance.labels.read_labels`` reads.
         name: dotted name of the output layer, where it cannot be found by itself.
         class_map: the classes of the training split, for a later split.
-        ignore: label values whose rows are left out.
+        ignore: label value or values whose rows are left out.
         progress: called after every batch with batches done and their number (None if unknown).
 
     Returns:
@@ -60,7 +65,7 @@ def collect(
     Raises:
         NotFound: if there is no linear output layer, or more than one that it could be.
         InvalidInput: for an empty loader, batches without labels, features that are not one row
-            per label, and NaN features (by row).
+            per label, NaN features (by row), and labels that the head has no output for.
 
     Example:
         >>> import torch
@@ -75,17 +80,18 @@ def collect(
 
     from temperance.models.probe import evaluating
 
-    store, labels, layers = _RowStore(), [], set()
+    store, labels, heads = _RowStore(), [], []
     with evaluating(model), torch.no_grad():
-        for layer, x, y in _walk(model, loader, name, progress):
-            flat, ids = _one_row_per_label(x, y)
-            store.add(flat)
-            labels.append(ids)
-            layers.add(layer or "the model")
-    source = f"{type(model).__name__}, input of {layers.pop()}"
-    return Features.from_arrays(
-        store.rows(), np.concatenate(labels), class_map=class_map, ignore=ignore, source=source
-    )
+        for head, x, y in _walk(model, loader, name, progress):
+            flat, found = _one_row_per_label(x, y)
+            kept = labelled_rows(found, ignore=ignore)
+            store.add(flat[kept])
+            labels.append(found[kept])
+            heads.append(head)
+    y, outputs = np.concatenate(labels), max(2, heads[0].out_features)
+    known = class_map or _classes_of(y, outputs)
+    source = f"{type(model).__name__}, input of {heads[0].name or 'the model'}"
+    return Features.from_arrays(store.rows(), y, class_map=known, source=source)
 
 
 def measure(
@@ -131,11 +137,45 @@ def measure(
     )
 
 
+def _classes_of(y: NDArray[Any], outputs: int) -> ClassMap | None:
+    """The classes of a head: all of its outputs, whatever the labels use of them."""
+    if not len(y):
+        return None
+    if y.ndim == 2 and y.shape[1] > 1:
+        if y.shape[1] != outputs:
+            raise _too_many("one-hot columns", y.shape[1], outputs)
+        return None
+    y = y.reshape(-1)
+    if y.dtype.kind in "fiub":
+        check_ids(y, outputs, subject=f"labels, for a head with {outputs} outputs")
+        return ClassMap(tuple(map(str, range(outputs))))
+    found = read_labels(y).class_map
+    if len(found) > outputs:
+        raise _too_many("classes", len(found), outputs)
+    if len(found) < outputs:
+        warnings.warn(
+            f"the head has {outputs} outputs and the labels name {len(found)} classes; C is taken "
+            f"as {len(found)}. Pass class_map= to name all of them.",
+            TemperanceWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _too_many(what: str, found: int, outputs: int) -> InvalidInput:
+    return InvalidInput(
+        "labels",
+        expected=f"{what} for the {outputs} outputs of the head",
+        found=str(found),
+        fix="Give the head an output for every class.",
+    )
+
+
 # ------------------------------------------------------------------ walking the loader
 def _walk(
     model: nn.Module, loader: Iterable[Any], name: str | None, progress: Progress | None
-) -> Iterator[tuple[str, Tensor, Any]]:
-    """Give head name, head input and labels of every batch."""
+) -> Iterator[tuple[Head, Tensor, Any]]:
+    """Give head, head input and labels of every batch."""
     from temperance.models import call_model, device_of, find_head, split_batch, to_device
 
     total = len(loader) if isinstance(loader, Sized) else None
@@ -151,7 +191,7 @@ def _walk(
             )
         if head is None:
             head = _linear_head(find_head(model, inputs, name=name))
-        yield head.name, _input_of(head.module, partial(call_model, model, inputs)), labels
+        yield head, _input_of(head.module, partial(call_model, model, inputs)), labels
         if progress:
             progress(seen, total)
     if not seen:
@@ -177,7 +217,9 @@ def _linear_head(head: Head) -> Head:
 def _input_of(module: nn.Module, run: Callable[[], Any]) -> Tensor:
     """What a module got as its input while ``run`` ran."""
     caught: list[Any] = []
-    handle = module.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+    handle = module.register_forward_pre_hook(
+        lambda _, args, named: caught.append([*args, *named.values()][0]), with_kwargs=True
+    )
     try:
         run()
     finally:

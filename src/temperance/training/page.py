@@ -143,9 +143,9 @@ def _suggested(comparison: Comparison) -> list[html.Section]:
             caption=f"Terms of {suggestion.rule}",
             highlight=(len(terms),),
             note=""
-            if suggestion.interval is None
-            else f"The spread of the csg implies {suggestion.interval[0]:.3g} to "
-            f"{suggestion.interval[1]:.3g}.",
+            if suggestion.unclipped_interval is None
+            else f"The spread of the csg implies {suggestion.unclipped_interval[0]:.3g} to "
+            f"{suggestion.unclipped_interval[1]:.3g}.",
         )
     )
     lines.append(_others(comparison))
