@@ -188,6 +188,14 @@ def test_shared_weights_are_refused_with_the_other_name():
     assert "embedding.weight" in error.value.found
 
 
+def test_negative_variances_are_named():
+    for value in (-1.0, -1e-7):  # the second is less than eps, and would fold into something
+        with pytest.raises(InvalidInput) as error:
+            fold(broken(running_var=value))
+        assert "varian" in error.value.expected
+        assert "negative" in error.value.found
+
+
 def test_statistics_that_were_never_set_are_reported():
     head = TemperedHead(nn.Linear(8, 3), 4.0).eval()
     with pytest.warns(TemperanceWarning, match="never"):

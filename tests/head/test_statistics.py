@@ -171,6 +171,27 @@ def test_small_and_shifted_features_are_not_dead():
     assert set_norm_statistics(model, batches(x)).dead == ()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [(torch.bfloat16, 10.0, 10.0625), (torch.float32, 1000.0, 1000.0001)],
+)
+def test_two_neighbouring_values_are_a_signal(dtype, low, high):
+    x = torch.tensor([low, high], dtype=dtype).repeat(50).unsqueeze(1).repeat(1, WIDTH)
+    model, head = identity_model()
+    assert set_norm_statistics(model.to(dtype), batches(x)).dead == ()
+    torch.testing.assert_close(head.norm.running_var, x.double().var(0).float())
+    assert bool((head.norm.weight == 1).all())
+
+
+def test_constant_over_all_batches_is_what_counts():
+    x = features(64)
+    x[:, 2] = 0.1  # not exact in binary: mean and variance of it are rounded
+    x[:8, 3], x[8:, 3] = 5.0, 6.0  # constant in every batch, but not over them
+    model, _ = identity_model()
+    with pytest.warns(TemperanceWarning):
+        assert set_norm_statistics(model, batches(x)).dead == (2,)
+
+
 # ------------------------------------------------------------------ keeping the function
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 16.0])
 @pytest.mark.parametrize("dead", [False, True])
@@ -189,6 +210,39 @@ def test_keep_function_keeps_the_logits_of_the_pretrained_head(temperature, dead
     torch.testing.assert_close(model(elsewhere), expected_elsewhere, rtol=1e-4, atol=1e-4)
     assert float(head.temperature) == pytest.approx(temperature)
     torch.testing.assert_close(fold(model)(x), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("weight", "bias"), [(200.0, 0.0), (0.1, 200.0)])
+def test_keep_function_refuses_weights_that_overflow(weight, bias):
+    model = nn.Sequential(nn.Identity(), nn.Linear(WIDTH, 3))
+    nn.init.constant_(model[1].weight, weight)
+    nn.init.constant_(model[1].bias, bias)
+    model.half()
+    insert(model, 512.0)  # 200 * 512 is above 65504
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(InvalidInput) as error:
+        set_norm_statistics(model, batches(features().half()), keep_function=True)
+    assert "float16" in error.value.expected
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
+
+
+def test_a_variance_that_overflows_changes_nothing():
+    model, _ = identity_model()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(InvalidInput):
+        set_norm_statistics(model, batches(features() * 1e20))
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
+
+
+def test_heads_from_inference_mode_are_read_but_not_half_written():
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Identity(), nn.Linear(WIDTH, 3))
+    head = insert(model, 4.0, norm="batch")
+    with pytest.raises(InvalidInput):
+        set_norm_statistics(model, batches(features()), keep_function=True)
+    assert head.norm.running_mean.tolist() == [0.0] * WIDTH
+    set_norm_statistics(model, batches(features()))
+    torch.testing.assert_close(head.norm.running_mean, features().mean(0))
 
 
 def tied():
@@ -283,3 +337,10 @@ def test_some_batches_and_progress():
     for bad in (0, -1, True, 1.5):
         with pytest.raises(InvalidInput):
             set_norm_statistics(model, batches(features()), max_batches=bad)
+
+
+def test_no_more_is_taken_than_asked_for():
+    model, _ = identity_model()
+    iterator = iter(batches(features()))
+    assert set_norm_statistics(model, iterator, max_batches=np.int64(1)).n_batches == 1
+    assert len(list(iterator)) == 8

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from temperance.errors import InvalidInput, NotFound, TemperanceWarning
-from temperance.head import HeadOptions, TemperedHead, insert, remove, tempered_heads
+from temperance.head import HeadOptions, TemperedHead, fold, insert, remove, tempered_heads
 from temperance.models import find_head
 from temperance.records import Suggestion
 
@@ -324,3 +324,62 @@ def test_the_optimizer_moves_the_new_parameters():
     nn.functional.cross_entropy(model(X), torch.tensor([0, 1, 2, 0, 1])).backward()
     optimizer.step()
     assert all(not torch.equal(before[n], p) for n, p in head.named_parameters())
+
+
+def test_without_an_example_no_inner_layer_is_tempered():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.out = nn.Linear(4, 4), nn.Conv1d(4, 3, 1)
+
+        def forward(self, x):
+            return self.out((x * self.gate(x)).unsqueeze(-1)).squeeze(-1)
+
+    model = Gated()
+    with pytest.raises(NotFound):
+        insert(model, 4.0)
+    assert tempered_heads(model) == {}
+
+
+@pytest.mark.parametrize("part", ["fc", "body"])
+def test_compiled_parts_are_left_alone(part):
+    model = Net()
+    layer = model.fc
+    if part == "body":
+        model.body = nn.Sequential(model.body, model.fc)
+        model.fc = nn.Identity()
+    setattr(model, part, torch.compile(getattr(model, part), backend="eager"))
+    name = next(n for n, m in model.named_modules() if m is layer)
+    before = picture(model)
+    for arguments in ({"name": name}, {"example": X}, {"name": name, "example": X}):
+        with pytest.raises(InvalidInput) as error:
+            insert(model, 4.0, **arguments)
+        assert part in error.value.found
+        assert_same(picture(model), before)
+
+
+def test_a_layer_that_is_compiled_in_another_place():
+    model = Net()
+    model.fast = torch.compile(model.fc, backend="eager")
+    with pytest.raises(InvalidInput) as error:
+        insert(model, 4.0, name="fc")
+    assert "fast" in error.value.found
+
+
+def test_a_head_that_was_compiled_is_not_removed_behind_its_wrapper():
+    model = Net()
+    head = insert(model, 4.0, name="fc", norm="none")
+    model.fc = torch.compile(head, backend="eager")
+    for change in (remove, lambda m: fold(m.eval(), inplace=True)):
+        with pytest.raises(InvalidInput) as error:
+            change(model)
+        assert "fc" in error.value.found
+    assert model.fc._orig_mod is head
+
+
+def test_insert_into_a_model_from_inference_mode():
+    with torch.inference_mode():
+        model, example = Net(), X.clone()
+    head = insert(model, 4.0, example=example)
+    assert model.fc is head
+    assert head.linear.weight.is_inference()

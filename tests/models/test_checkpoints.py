@@ -230,3 +230,70 @@ def test_pickles_are_refused_with_the_way_out(tmp_path, legacy):
     with pytest.raises(InvalidInput) as error:
         read_safetensors(file)
     assert "weights_only=True" in error.value.fix
+
+
+KINDS = ("batch", "batch-no-affine", "layer", "none")
+
+
+@pytest.mark.parametrize("allow_missing", [False, True])
+@pytest.mark.parametrize("ours", KINDS)
+@pytest.mark.parametrize("theirs", KINDS)
+def test_tempered_heads_with_different_norms_do_not_fit(theirs, ours, allow_missing):
+    source, target = tempered(norm=theirs), tempered(norm=ours)
+    state = prefixed(source.state_dict(), "module.")
+    before = values(target)
+    if theirs == ours:
+        load_state(target, state, allow_missing=allow_missing)
+        assert same(values(source), values(target))
+        return
+    with pytest.raises(InvalidInput) as error:
+        load_state(target, state, allow_missing=allow_missing)
+    assert (error.value.expected, error.value.found) == (
+        f"norm={ours!r}, as in the model",
+        f"norm={theirs!r}",
+    )
+    assert same(values(target), before)
+
+
+def two_of_one_plain_name():
+    model = nn.Module()
+    model.module = nn.ModuleDict({"fc": nn.Linear(4, 3)})
+    model.fc = nn.Linear(4, 3)
+    return model
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, nn.DataParallel, torch.compile])
+def test_a_model_takes_its_own_state_whatever_its_names(wrap):
+    source, target = wrap(two_of_one_plain_name()), wrap(two_of_one_plain_name())
+    report = load_state(target, source.state_dict())
+    assert same(values(source), values(target))
+    assert set(report.loaded) == set(two_of_one_plain_name().state_dict())
+    target = two_of_one_plain_name()
+    insert(target, 4.0, name="module.fc")
+    source = two_of_one_plain_name()
+    insert(source, 2.0, name="module.fc")
+    load_state(target, source.state_dict())
+    assert same(values(source), values(target))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"steps": 1},
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, device="meta"),
+    ],
+    ids=["extra state", "sparse", "meta"],
+)
+def test_what_safetensors_cannot_hold(tmp_path, value):
+    with pytest.raises(InvalidInput) as error:
+        write_safetensors(tmp_path / "a.safetensors", {"part._extra_state": value})
+    assert "part._extra_state" in error.value.found
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_folder_to_write_into(tmp_path):
+    for path in (tmp_path / "absent" / "a.safetensors", tmp_path):
+        with pytest.raises(InvalidInput) as error:
+            write_safetensors(path, {"a": torch.zeros(2)})
+        assert error.value.subject == str(path)

@@ -265,9 +265,7 @@ def test_a_declaration_is_checked():
 def test_without_an_example():
     head = find_head(sequence(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sequential(linear()))))
     assert (head.name, head.source, head.verified) == ("3.2.0", "structure", False)
-    only = Net(lambda s, x: s.fc(x), fc=linear())
-    only.body = nn.Identity()
-    assert find_head(only).name == "fc"
+    assert find_head(linear()).source == "structure"  # the model is the layer
     with pytest.raises(NotFound) as error:
         find_head(Net(lambda s, x: s.fc(x), fc=linear()))
     assert error.value.candidates == ("body", "fc")
@@ -275,6 +273,85 @@ def test_without_an_example():
         find_head(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten()))
     with pytest.raises(NotFound):  # the last layer with weights is no linear one
         find_head(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4), nn.Conv1d(4, 5, 1)))
+
+
+class Gated(nn.Module):
+    """Its one linear layer is a gate inside; the logits come from a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.gate = nn.Conv1d(6, 8, 1), nn.Linear(8, 8)
+        self.out = nn.Conv1d(8, 3, 1)
+
+    def forward(self, x):
+        x = self.body(x.unsqueeze(-1))
+        return self.out(x * self.gate(x.mean(-1)).sigmoid().unsqueeze(-1)).mean(-1)
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.w = nn.Linear(6, 8), nn.Parameter(torch.randn(3, 8))
+
+    def forward(self, x):
+        return F.linear(self.body(x), self.w)
+
+
+class Backwards(nn.Sequential):
+    """A Sequential in name only: it runs its children from the last to the first."""
+
+    def forward(self, x):
+        for module in reversed(self):
+            x = module(x)
+        return x
+
+
+def twice(layer):
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Gated,
+        Functional,
+        lambda: Backwards(nn.Linear(8, 3), nn.Linear(6, 8)),
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, affine=False)),
+        lambda: twice(nn.Linear(6, 6)),
+    ],
+    ids=["gate", "functional", "own forward", "buffers after", "hidden, too"],
+)
+def test_without_an_example_nothing_is_guessed(make):
+    with pytest.raises(NotFound) as error:
+        find_head(make())
+    assert "example=" in error.value.fix
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), linear()), X.clone()
+
+
+def test_models_and_examples_from_inference_mode():
+    inferred, example = made_in_inference_mode()
+    tensors = [*inferred.parameters(), *inferred.buffers()]
+    before = [t.clone() for t in tensors]
+    for model in (inferred, nn.Sequential(nn.Linear(6, 8), nn.ReLU(), linear())):
+        for batch in (example, X):
+            head = find_head(model, batch)
+            assert (head.name, head.verified) == ("2", True)
+    with torch.inference_mode():
+        assert find_head(inferred, example).verified
+    after = [*inferred.parameters(), *inferred.buffers()]
+    assert all(a is t for a, t in zip(after, tensors, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+def test_the_example_is_left_as_it_was():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3))
+    example = X.clone()
+    find_head(model, example)
+    assert torch.equal(example, X)
 
 
 @pytest.mark.parametrize(("size", "kind"), [(1, "conv1x1"), (3, "conv")])

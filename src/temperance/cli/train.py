@@ -158,18 +158,20 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
     with Bar(
         *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
     ) as bar:
-        main = bar.add_task("starting", total=None)
+        now = bar.add_task("starting", total=None)
 
         def stage(text: str) -> None:
-            bar.update(main, description=text, completed=0, total=None)
+            nonlocal now
+            bar.remove_task(now)  # a task cannot lose its total
+            now = bar.add_task(text, total=None)
             if not console.is_terminal and not quiet:
                 console.print(text)
 
         def epoch(title: str, seed: int, done: int, total: int) -> None:
-            bar.update(main, description=f"{title}, seed {seed}", completed=done, total=total)
+            bar.update(now, description=f"{title}, seed {seed}", completed=done, total=total)
 
         def scan(done: int, total: int) -> None:
-            bar.update(main, completed=done, total=total)
+            bar.update(now, completed=done, total=total)
 
         yield Progress(stage=stage, scan=scan, epoch=epoch)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Any
 
 from temperance.errors import InvalidInput
 
@@ -26,6 +28,7 @@ class BatchPlan:
         first_unsafe: number (from 1) of the first batch of the epoch with too few rows, or None.
         minimum: rows that are enough.
         advice: what to do, empty if safe.
+        first_unsafe_rows: fewest rows on a replica in that first batch, or None.
     """
 
     batches: int
@@ -35,6 +38,7 @@ class BatchPlan:
     first_unsafe: int | None
     minimum: int
     advice: tuple[str, ...] = ()
+    first_unsafe_rows: int | None = None
 
     @property
     def safe(self) -> bool:
@@ -45,11 +49,13 @@ class BatchPlan:
     def message(self) -> str:
         """The plan in one sentence."""
         text = f"{self.batches} batches an epoch, the last of {self.last_rows} rows"
-        if self.safe:
+        if self.first_unsafe_rows is None:
             return f"{text}; BatchNorm meets at least {self.smallest_rows} rows"
+        rows, fewest = self.first_unsafe_rows, self.smallest_rows
+        last = f", and the last one with {fewest}" if fewest < rows else ""
         return (
             f"batch {self.first_unsafe} of {self.batches} leaves BatchNorm with "
-            f"{self.smallest_rows} row{'s' * (self.smallest_rows > 1)}, fewer than {self.minimum}"
+            f"{rows} row{'s' * (rows > 1)}, fewer than {self.minimum}{last}"
         )
 
     def require_safe(self) -> None:
@@ -84,13 +90,14 @@ def check_batches(
         replicas: devices that share a batch. With one process per device (DistributedDataParallel)
             pass 1, and the rows and batch size of one process.
         accumulation: batches per optimizer step.
-        minimum: rows that a BatchNorm batch should have; 2 is the least that runs.
+        minimum: rows that a BatchNorm batch should have, at least 2, the least that runs.
 
     Returns:
         The plan; ``.safe``, ``.message`` and ``.advice``, or ``.require_safe()`` to raise.
 
     Raises:
-        InvalidInput: if a count is no whole number of at least 1, or if no batch is left.
+        InvalidInput: if a count is no whole number of at least 1 (of 2 for ``minimum``), or if no
+            batch is left.
 
     Example:
         >>> from temperance import check_batches
@@ -100,8 +107,9 @@ def check_batches(
         >>> check_batches(65, 64, drop_last=True).safe
         True
     """
-    counts = {"n": n, "batch_size": batch_size, "replicas": replicas, "minimum": minimum}
-    _check_counts({**counts, "accumulation": accumulation})
+    n, batch_size = _count("n", n), _count("batch_size", batch_size)
+    replicas, accumulation = _count("replicas", replicas), _count("accumulation", accumulation)
+    minimum = _count("minimum", minimum, least=2)
     full, rest = divmod(n, batch_size)
     sizes = [batch_size] * min(full, 1) + ([rest] if rest and not drop_last else [])
     if not sizes:
@@ -113,11 +121,14 @@ def check_batches(
         )
     batches = full + (1 if rest and not drop_last else 0)
     smallest = [_smallest_share(rows, replicas) for rows in sizes]
-    first_unsafe = None
-    if smallest[-1] < minimum:
-        first_unsafe = batches
-    if full and smallest[0] < minimum:
-        first_unsafe = 1
+    unsafe = [i for i, share in enumerate(smallest) if share < minimum]
+    first_unsafe = None if not unsafe else 1 if full and unsafe[0] == 0 else batches
+    advice: tuple[str, ...] = ()
+    if first_unsafe == 1:
+        advice = _for_all(minimum, replicas, room=full > 0 and n >= minimum * replicas)
+    elif first_unsafe:
+        merged = _smallest_share(batch_size + rest, replicas)
+        advice = _for_the_last(merge=merged >= minimum)
     return BatchPlan(
         batches=batches,
         optimizer_steps=-(-batches // accumulation),
@@ -125,7 +136,8 @@ def check_batches(
         smallest_rows=min(smallest),
         first_unsafe=first_unsafe,
         minimum=minimum,
-        advice=_advice(first_unsafe, full=full, replicas=replicas, minimum=minimum),
+        advice=advice,
+        first_unsafe_rows=smallest[unsafe[0]] if unsafe else None,
     )
 
 
@@ -135,23 +147,28 @@ def _smallest_share(rows: int, replicas: int) -> int:
     return rows % size or size
 
 
-def _advice(first_unsafe: int | None, *, full: int, replicas: int, minimum: int) -> tuple[str, ...]:
-    if first_unsafe is None:
-        return ()
-    if first_unsafe > 1 or full == 0:
-        remedies = ["Merge the remainder into the batch before it.", "Drop it (drop_last=True)."]
-        small_set = ["Add data, or use norm='layer' or 'none'."]
-        return tuple(remedies if full else small_set)
-    several = " times the replicas" if replicas > 1 else ""
-    return (
-        f"Raise the batch size to {minimum}{several} or more.",
-        "Use norm='layer' or 'none', which do not look at other rows.",
-    )
+def _for_the_last(*, merge: bool) -> tuple[str, ...]:
+    """Advice where only the last batch is too small."""
+    drop = "Drop it (drop_last=True)."
+    return ("Merge the remainder into the batch before it.", drop) if merge else (drop,)
 
 
-def _check_counts(counts: dict[str, int]) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInput(
-                name, expected="a whole number of at least 1", found=repr(value), fix="Set it."
-            )
+def _for_all(minimum: int, replicas: int, *, room: bool) -> tuple[str, ...]:
+    """Advice where already the first batch is too small."""
+    several = f", a multiple of the {replicas} replicas" if replicas > 1 else ""
+    larger = f"Set the batch size to {minimum * replicas} or more{several}, and plan again."
+    data = "Add data" + (" or use fewer replicas." if replicas > 1 else ".")
+    return (larger if room else data, "Use norm='layer' or 'none', which see one row at a time.")
+
+
+def _count(name: str, value: Any, *, least: int = 1) -> int:
+    """A whole number of any type (NumPy's too), as an int."""
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = least - 1
+        if number >= least:
+            return number
+    expected = f"a whole number of at least {least}"
+    raise InvalidInput(name, expected=expected, found=repr(value), fix="Set it.")

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.head.surgery import shared_names, tempered_heads
 from temperance.head.tempered import BatchNorm, TemperedHead
-from temperance.models.probe import evaluating, probe_logits, registered, replace_module, unwrap
+from temperance.models.probe import (
+    evaluating,
+    probe_logits,
+    refuse_compiled,
+    registered,
+    replace_module,
+    unwrap,
+)
 
 __all__ = ["TOLERANCE", "FoldReport", "fold"]
 
@@ -73,8 +80,9 @@ def fold(model: nn.Module, example: Any = None, *, inplace: bool = False) -> nn.
 
     Raises:
         InvalidInput: in training mode; for LayerNorm, whose scale depends on each row; for
-            BatchNorm without running statistics; for weights that are shared or not finite; or if
-            the error on a probe is above ``TOLERANCE`` (then nothing is changed).
+            BatchNorm without running statistics or with negative variances; for weights that are
+            shared or not finite; for a head in a compiled part; or if the error on a probe is above
+            ``TOLERANCE`` (then nothing is changed).
         NotFound: if there is no tempered head and none was folded before.
 
     Example:
@@ -98,6 +106,8 @@ def fold(model: nn.Module, example: Any = None, *, inplace: bool = False) -> nn.
         return model if inplace else copy.deepcopy(model)
     if model.training:
         raise _in_training("model")
+    for head in heads.values():
+        refuse_compiled(model, head)
     folded = {n: _fold_head(h, n, shared=shared_names(model, h)) for n, h in heads.items()}
     result = model if inplace else copy.deepcopy(model)
     before = None if example is None else _logits(model, example)
@@ -206,6 +216,9 @@ def _check_statistics(norm: BatchNorm, subject: str) -> None:
     if norm.running_mean is None or norm.running_var is None:
         fix = "Train with track_running_stats=True."
         raise _cannot(subject, "running statistics", "a BatchNorm without them", fix)
+    if bool((norm.running_var < 0).any()):
+        fix = "Set them with set_norm_statistics, or load the checkpoint again."
+        raise _cannot(subject, "running variances of 0 or more", "a negative one", fix)
     if norm.num_batches_tracked is not None and int(norm.num_batches_tracked) == 0:
         warnings.warn(
             f"{subject}: its running statistics were never set. The fold is exact, but of a head "

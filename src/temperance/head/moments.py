@@ -13,7 +13,7 @@ _CHUNK = 8192  # rows merged together: bounds the memory of float64 copies
 
 
 class Moments:
-    """Count, mean and sum of squared deviations, merged piece by piece.
+    """Count, mean, sum of squared deviations, smallest and largest, merged piece by piece.
 
     Args:
         width: number of features.
@@ -25,13 +25,13 @@ class Moments:
 
     def __init__(self, width: int) -> None:
         self.rows, self.batches = 0, 0
-        self.rounding = 0.0  # a feature that varies by no more than its type rounds is dead
         self.mean = torch.zeros(width, dtype=torch.float64)
         self.squares = torch.zeros(width, dtype=torch.float64)
+        self.lowest = torch.full((width,), torch.inf, dtype=torch.float64)
+        self.highest = -self.lowest
 
     def add(self, x: Tensor) -> None:
         """Merge rows of shape ``[n, M]``, any floating type, any device; n may be 0."""
-        self.rounding = torch.finfo(x.dtype).eps
         for part in x.split(_CHUNK) if len(x) else ():
             self._merge(part.to("cpu", torch.float64))
 
@@ -46,10 +46,16 @@ class Moments:
             )
         return self.mean, self.squares / (self.rows - 1)
 
+    def constant(self) -> Tensor:
+        """Which features had one and the same value in every row, exactly."""
+        return self.lowest == self.highest
+
     def _merge(self, x: Tensor) -> None:
         n = self.rows + len(x)
         mean = x.mean(0)
         delta = mean - self.mean
         self.squares += ((x - mean) ** 2).sum(0) + delta**2 * (self.rows * len(x) / n)
         self.mean += delta * (len(x) / n)
+        self.lowest = torch.minimum(self.lowest, x.amin(0))
+        self.highest = torch.maximum(self.highest, x.amax(0))
         self.rows = n

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +30,7 @@ class NormStatistics:
     Attributes:
         n_rows: rows of features (for token inputs: tokens).
         n_batches: batches read.
-        dead: indices of the features that are constant in the data.
+        dead: indices of the features that have one and the same value in all rows.
         mean_shift: largest distance of the former running mean from the mean, in units of std.
         variance_ratio: largest factor between the former running variance and the variance, >= 1.
     """
@@ -54,10 +56,11 @@ def set_norm_statistics(
     (not a moving average of batches, so one-row batches are fine). The model runs in evaluation
     mode and is put back afterwards; the global random state is restored.
 
-    Constant ("dead") features have no scale: dividing by sqrt(0 + eps) would turn a later 1 into
-    316. They get variance 1, and the scale 0, which training leaves at 0 while they stay constant.
-    With ``keep_function`` or without affine part they get variance 1 only; training then lets the
-    variance decay again, so run this once more afterwards.
+    Constant ("dead") features, with exactly the same value in every row, have no scale: dividing by
+    sqrt(0 + eps) would turn a later 1 into 316. They get variance 1, and the scale 0, which
+    training leaves at 0 while they stay constant. With ``keep_function`` or without affine part
+    they get variance 1 only; training then lets the variance decay again, so run this once more
+    afterwards.
 
     Args:
         model: a model with one tempered head with BatchNorm.
@@ -65,7 +68,7 @@ def set_norm_statistics(
         keep_function: for a freshly inserted head: choose scale ``sqrt(var + eps)`` and shift
             ``mean``, and multiply the linear layer by T, so that the model in evaluation mode
             computes what it did before ``insert``.
-        max_batches: stop after this many.
+        max_batches: take no more than this many from the loader.
         progress: called with the number of batches done.
 
     Returns:
@@ -74,8 +77,9 @@ def set_norm_statistics(
     Raises:
         NotFound: if there is no tempered head, or more than one.
         InvalidInput: if the head has no BatchNorm with running statistics; if there are fewer than
-            two rows, or features that are not finite; with ``keep_function``, if the head is not
-            fresh, has no affine part, or shares its weights. The model is then unchanged.
+            two rows, or features that are not finite; if a new value is too large for its type;
+            with ``keep_function``, if the head is not fresh, has no affine part, or shares its
+            weights. The model is then unchanged.
 
     Example:
         >>> import torch
@@ -88,7 +92,7 @@ def set_norm_statistics(
         >>> head.norm.running_mean
         tensor([2., 2., 2., 2.])
     """
-    _check_max_batches(max_batches)
+    max_batches = _checked_max_batches(max_batches)
     model = unwrap(model)
     head = _only_head(model)
     norm = _batch_norm(head)
@@ -96,7 +100,7 @@ def set_norm_statistics(
         _check_fresh(model, head, norm)
     moments = _read(model, head, loader, max_batches, progress)
     mean, variance = moments.result()
-    dead = variance.sqrt() <= moments.rounding * mean.abs()
+    dead = moments.constant()
     figures = _figures(moments, norm, mean, variance, dead)
     _write(head, norm, moments, dead=dead, keep_function=keep_function)
     _warn_dead(figures.dead)
@@ -114,9 +118,8 @@ def _read(
     moments = Moments(head.in_features)
     device = device_of(model)
     with evaluating(model), torch.no_grad(), _watching(head, moments):
-        for batch in loader:  # inside, since a DataLoader draws from the global random state
-            if max_batches is not None and moments.batches >= max_batches:
-                break
+        # Inside, since a DataLoader draws from the global random state.
+        for batch in itertools.islice(loader, max_batches):
             before = moments.rows
             call_model(model, to_device(split_batch(batch)[0], device))
             if moments.rows == before:
@@ -174,24 +177,45 @@ def _write(
 ) -> None:
     mean, variance = moments.result()
     running_mean, running_var = _running(norm)
-    running_mean.copy_(mean)
-    running_var.copy_(torch.where(dead, 1.0, variance))
+    variance = torch.where(dead, 1.0, variance).to(running_var)
+    new = {"mean": (running_mean, mean), "variance": (running_var, variance)}
+    if keep_function:
+        new["scale"] = (norm.weight, (variance.double() + norm.eps).sqrt())
+        new["shift"] = (norm.bias, mean)
+        for name, parameter in head.linear.named_parameters():
+            new[f"{name} * T"] = (parameter, parameter.double() * head.temperature)
+    new = {name: (old, value.to(old)) for name, (old, value) in new.items()}
+    _check_representable(new, temperature=float(head.temperature))
+    for old, value in new.values():
+        old.copy_(value)
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.fill_(moments.batches)
-    if keep_function:
-        norm.weight.copy_((running_var.double() + norm.eps).sqrt())
-        norm.bias.copy_(running_mean)
-        for parameter in head.linear.parameters():
-            parameter.mul_(head.temperature)
-    elif norm.affine:
+    if norm.affine and not keep_function:
         norm.weight[dead.to(norm.weight.device)] = 0.0
+
+
+def _check_representable(new: dict[str, tuple[Tensor, Tensor]], *, temperature: float) -> None:
+    """Before anything is written: float16 ends at 65504, and weights are multiplied by T."""
+    for name, (old, value) in new.items():
+        if old.is_inference() and not torch.is_inference_mode_enabled():
+            fix = "Build the model outside of torch.inference_mode()."
+            found = "one that was made under torch.inference_mode()"
+            raise InvalidInput("head", expected="tensors to write to", found=found, fix=fix)
+        if not bool(torch.isfinite(value).all()):
+            dtype = str(value.dtype).removeprefix("torch.")
+            raise InvalidInput(
+                f"new {name} of the head",
+                expected=f"numbers that {dtype} can hold",
+                found=f"larger ones (T = {temperature:g})",
+                fix="Keep the head in float32 (head.float()), or scale the features down.",
+            )
 
 
 def _figures(
     moments: Moments, norm: BatchNorm, mean: Tensor, variance: Tensor, dead: Tensor
 ) -> NormStatistics:
     old_mean, old_var = (t.detach().cpu().double() for t in _running(norm))
-    live = ~dead
+    live = ~dead & (variance > 0)
     shift, ratio = 0.0, 1.0
     if bool(live.any()):
         shift = float(((old_mean - mean).abs() / variance.sqrt())[live].max())
@@ -242,14 +266,13 @@ def _batch_norm(head: TemperedHead) -> BatchNorm:
     )
 
 
-def _check_max_batches(value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidInput(
-            "max_batches",
-            expected="a whole number of at least 1, or None for all batches",
-            found=repr(value),
-            fix="Set it.",
-        )
+def _checked_max_batches(value: int | None) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, bool) and hasattr(value, "__index__") and operator.index(value) > 0:
+        return operator.index(value)
+    expected = "a whole number of at least 1, or None for all batches"
+    raise InvalidInput("max_batches", expected=expected, found=repr(value), fix="Set it.")
 
 
 def _check_fresh(model: nn.Module, head: TemperedHead, norm: BatchNorm) -> None:

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from temperance.errors import InvalidInput, NotFound
 from temperance.head.tempered import TemperedHead, check_norm, check_temperature
 from temperance.models.find import Head, find_head
-from temperance.models.probe import evaluating, probe_logits, replace_module, unwrap
+from temperance.models.probe import (
+    evaluating,
+    probe_logits,
+    refuse_compiled,
+    replace_module,
+    unwrap,
+)
 from temperance.records import Suggestion
 
 __all__ = ["HeadOptions", "insert", "remove", "tempered_heads"]
@@ -70,7 +76,8 @@ def insert(
 
     Raises:
         InvalidInput: if T or the norm cannot be used, or the layer cannot carry a temperature (a
-            convolution, one output, already tempered, an unknown kind of linear layer).
+            convolution, one output, already tempered, an unknown kind of linear layer, or inside a
+            compiled part).
         NotFound: if the layer cannot be found, see ``find_head``.
 
     Example:
@@ -88,6 +95,7 @@ def insert(
     _refuse_wrapped(model)
     found = find_head(model, example, name=name, output_key=chosen.output_key)
     old = _replaceable(model, found)
+    refuse_compiled(model, old)
     linear = old if chosen.keep_weights else _redrawn(model, old, chosen.seed)
     new = TemperedHead(
         linear,
@@ -122,7 +130,7 @@ def remove(model: nn.Module, *, name: str | None = None) -> nn.Linear:
 
     Raises:
         NotFound: if there is no tempered head, or more than one and no name.
-        InvalidInput: if the model itself is the head, or is wrapped.
+        InvalidInput: if the model itself is the head, or is wrapped, or a part with it is compiled.
 
     Example:
         >>> from torch import nn
@@ -147,6 +155,7 @@ def remove(model: nn.Module, *, name: str | None = None) -> nn.Linear:
     ((place, head),) = heads.items()
     if place == "":
         raise _no_parent("remove", "Take its .linear.")
+    refuse_compiled(model, head)
     replace_module(model, head, head.linear)
     return head.linear
 
@@ -243,12 +252,12 @@ def _check_installed(
     model: nn.Module, head: TemperedHead, example: Any, key: str | int | None
 ) -> None:
     """Run the model and see that the new head makes the logits and is reached by a gradient."""
-    new = [p for p in head.parameters() if p.requires_grad]
     calls: list[int] = []
     handle = head.register_forward_hook(lambda *_: calls.append(1))
     grads: tuple[Tensor | None, ...] = ()
     try:
         with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+            new = [p for p in head.parameters() if p.requires_grad]
             logits = probe_logits(model, example, key=key)
             if new and logits.requires_grad:
                 grads = torch.autograd.grad(logits.float().sum(), new, allow_unused=True)

@@ -79,9 +79,11 @@ def load_state(
 ) -> LoadReport:
     """Load weights by name into a model, all or nothing.
 
-    Wrappers' prefixes are ignored on both sides. A plain output layer fills the linear layer of a
-    tempered head, whose norm and T are then reported as new; the other way round the checkpoint's
-    norm and T are ignored, with a warning, since the model then computes something else.
+    Wrappers' prefixes are ignored on both sides, unless the names are the model's own as they are.
+    A plain output layer fills the linear layer of a tempered head, whose norm and T are then
+    reported as new; the other way round the checkpoint's norm and T are ignored, with a warning,
+    since the model then computes something else. Two tempered heads must have the same norm, also
+    with ``allow_missing``.
 
     Args:
         model: the model, changed in place.
@@ -93,8 +95,8 @@ def load_state(
         What was loaded, what is new, what was ignored; ``str`` gives one line.
 
     Raises:
-        InvalidInput: if nothing fits, names are missing, shapes differ or values are no tensors;
-            the model is unchanged.
+        InvalidInput: if nothing fits, names are missing, shapes or the norms of tempered heads
+            differ, or values are no tensors; the model is unchanged.
 
     Example:
         >>> import torch
@@ -103,15 +105,21 @@ def load_state(
         >>> print(load_state(torch.nn.Linear(3, 2), source.state_dict()))
         2 loaded, 0 new, 0 ignored
     """
-    model = unwrap(model)
+    wrapped, model = model, unwrap(model)
     check_tensors(state)
-    own = strip_prefixes({k: k for k in model.state_dict()})
-    given, expected_new, dropped = _fit_heads(model, strip_prefixes(state), own)
     values = model.state_dict()
+    own, given = {k: k for k in values}, _own_names(wrapped, values, state)
+    expected_new: set[str] = set()
+    dropped: list[str] = []
+    if given is None:
+        own = strip_prefixes(own)
+        given, expected_new, dropped = _fit_heads(model, strip_prefixes(state), own)
     loaded = {own[k]: v for k, v in given.items() if k in own}
     new = [own[k] for k in own if k not in given]
     ignored = tuple([k for k in given if k not in own] + dropped)
-    missing = [k for k in new if _strip(k) not in expected_new and not _is_counter(k)]
+    missing = [
+        own[k] for k in own if k not in given and k not in expected_new and not _is_counter(k)
+    ]
     if not loaded or (missing and not allow_missing):
         raise _missing(missing, tuple(state), total=len(own))
     _check_shapes(loaded, values)
@@ -121,6 +129,19 @@ def load_state(
 
 
 # ------------------------------------------------------------------ helpers
+def _own_names(
+    wrapped: nn.Module, values: Mapping[str, Any], state: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The state by the names of the unwrapped model, if it has all of the model's own names.
+
+    Nothing is stripped then: a model may have ``fc`` and ``module.fc`` of its own.
+    """
+    for names in (list(values), list(wrapped.state_dict())):
+        if set(names) == set(state):
+            return {own: state[name] for own, name in zip(values, names, strict=True)}
+    return None
+
+
 def _strip(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
@@ -130,6 +151,7 @@ def _fit_heads(
 ) -> tuple[dict[str, Any], set[str], list[str]]:
     """Rename plain and tempered output layers into each other where the two sides differ."""
     tempered = {_strip(n) for n, m in model.named_modules() if is_tempered(m)}
+    _check_norms(tempered, given, own)
     expected_new: set[str] = set()
     dropped: list[str] = []
     for head in tempered:
@@ -151,6 +173,30 @@ def _fit_heads(
         dropped += gone
         given = {k: v for k, v in given.items() if k not in gone}
     return given, expected_new, dropped
+
+
+def _check_norms(heads: set[str], given: Mapping[str, Any], own: Mapping[str, str]) -> None:
+    """Two tempered heads with different norms are different functions, even with equal names."""
+    for head in sorted(heads):
+        tempered = _at(head, "temperature") in given or _norm_kind(given, head) != "none"
+        if _at(head, "linear.weight") not in given or not tempered:
+            continue
+        theirs, ours = _norm_kind(given, head), _norm_kind(own, head)
+        if theirs != ours:
+            raise InvalidInput(
+                f"tempered head {head!r} of the checkpoint",
+                expected=f"norm={ours!r}, as in the model",
+                found=f"norm={theirs!r}",
+                fix=f"Load it into a model with insert(..., norm={theirs!r}).",
+            )
+
+
+def _norm_kind(names: Mapping[str, Any], head: str) -> str:
+    """The kind of norm by its names, which is all that a state dict says of it."""
+    scale = _at(head, "norm.weight") in names
+    if _at(head, "norm.running_mean") in names:
+        return "batch" if scale else "batch-no-affine"
+    return "layer" if scale else "none"
 
 
 def _at(head: str, part: str) -> str:

@@ -27,14 +27,24 @@ _DECLARED = {
 
 
 def last_of_sequential(model: nn.Module) -> str | None:
-    """Name of the last child that has parameters, as long as all around it are Sequentials."""
+    """Name of the last child that has tensors, as long as all around it are plain Sequentials.
+
+    Buffers count, since a BatchNorm without scale or a fixed matrix changes the logits, too. A
+    subclass with a ``forward`` of its own may run its children in any order.
+    """
     name, module = "", model
     while isinstance(module, nn.Sequential):
-        weighted = [(n, m) for n, m in module.named_children() if any(True for _ in m.parameters())]
-        if not weighted:
+        if type(module).forward is not nn.Sequential.forward:
             return None
-        name, module = f"{name}.{weighted[-1][0]}".lstrip("."), weighted[-1][1]
+        children = [(n, m) for n, m in module._modules.items() if m is not None and _has_tensors(m)]
+        if not children:
+            return None
+        name, module = f"{name}.{children[-1][0]}".lstrip("."), children[-1][1]
     return name if module is not model else None
+
+
+def _has_tensors(module: nn.Module) -> bool:
+    return any(True for tensors in (module.parameters(), module.buffers()) for _ in tensors)
 
 
 def declared_names(model: nn.Module) -> tuple[str, ...]:

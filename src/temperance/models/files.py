@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from temperance.errors import InvalidInput, NotFound
@@ -58,12 +59,15 @@ def write_safetensors(path: str | os.PathLike[str], state: Mapping[str, Tensor])
         state: tensors by name; shared ones are written once per name.
 
     Raises:
-        InvalidInput: if a value is no tensor.
+        InvalidInput: if a value is no dense tensor with values (an extra state of a module, a
+            sparse or a meta tensor), or if the file's folder does not exist.
     """
     from safetensors.torch import save
 
     check_tensors(state)
+    _check_storable(state)
     path = Path(path)
+    _check_place(path)
     seen: set[int] = set()
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -94,6 +98,31 @@ def check_tensors(state: Any) -> None:
             fix=f"The weights may be one level deeper: pass checkpoint[{name!r}]."
             if isinstance(value, Mapping)
             else "Pass model.state_dict(), without other entries.",
+        )
+
+
+def _check_storable(state: Mapping[str, Any]) -> None:
+    for name, value in state.items():
+        found = f"{name!r}: {type(value).__name__}"
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided and not value.is_meta:
+                continue
+            found = f"{name!r}: {'a meta tensor' if value.is_meta else value.layout}"
+        raise InvalidInput(
+            "state dict",
+            expected="dense tensors, all that a safetensors file can hold",
+            found=found,
+            fix="Leave it out of the state dict, or store it as a dense tensor.",
+        )
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir() or not path.parent.is_dir():
+        raise InvalidInput(
+            str(path),
+            expected="a file in a folder that exists",
+            found="a folder" if path.is_dir() else f"no folder {path.parent}",
+            fix="Name a file." if path.is_dir() else "Make the folder first.",
         )
 
 

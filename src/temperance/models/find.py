@@ -11,15 +11,8 @@ from torch import Tensor, nn
 
 from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.models.declared import declared_names, last_of_sequential
-from temperance.models.probe import (
-    Trace,
-    evaluating,
-    is_tempered,
-    probe_logits,
-    registered,
-    trace_logits,
-    unwrap,
-)
+from temperance.models.probe import evaluating, is_tempered, probe_logits, registered, unwrap
+from temperance.models.trace import Trace, trace_logits
 
 __all__ = ["Head", "find_head"]
 
@@ -40,7 +33,7 @@ class Head:
         kind: ``"linear"``; ``"tempered"`` (a TemperedHead); ``"conv1x1"`` or ``"conv"``, which can
             be found but not replaced.
         source: who says so: ``"user"``, ``"declared"`` (timm, torchvision, transformers),
-            ``"observed"`` (a probe), or ``"structure"`` (the only possible layer; not run).
+            ``"observed"`` (a probe), or ``"structure"`` (the last of nested Sequentials; not run).
         verified: whether a probe showed that this layer, and no other, feeds the logits.
     """
 
@@ -65,7 +58,8 @@ def find_head(
     With ``example`` one batch is run in evaluation mode and the layer whose output feeds the logits
     is what counts; ``name`` or the library's declaration must agree with it (a wrong ``name`` is
     an error, a wrong declaration a warning). Without it, ``name`` is believed, then what timm,
-    torchvision or transformers declare, then the only linear layer that can be the last one.
+    torchvision or transformers declare, then the last layer of nested Sequentials. Any other model
+    is refused, also with one linear layer, which may be a gate inside or not be called at all.
 
     The model is left exactly as it was: parameters, buffers, modes, hooks and random state.
     Wrappers (``torch.compile``, DataParallel, DistributedDataParallel) are looked through.
@@ -212,9 +206,9 @@ def _believed(model: nn.Module) -> Head:
     last = last_of_sequential(model)
     if not declared and last is not None and last in linears:
         return _by_name(model, last, source="structure")
-    if not declared and len(linears) == 1:
-        return _by_name(model, linears[0], source="structure")
-    count = f"{len(linears)} linear layers, and any of the last could be it"
+    if linears == [""]:  # the model is the layer
+        return _by_name(model, "", source="structure")
+    count = f"{len(linears)} linear layer{'s' * (len(linears) > 1)}, and only a run shows the last"
     raise NotFound(
         "output layer",
         found=count if linears else "no linear layer",

@@ -8,7 +8,7 @@ refused.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from temperance.errors import InvalidInput, NotFound
 
-__all__ = ["LABEL_KEYS", "call_model", "device_of", "logits_of", "split_batch", "to_device"]
+__all__ = [
+    "LABEL_KEYS",
+    "call_model",
+    "device_of",
+    "logits_of",
+    "map_tensors",
+    "split_batch",
+    "to_device",
+]
 
 LABEL_KEYS = ("labels", "label", "label_ids", "targets", "target")
 _LOGIT_KEYS = ("logits", "out")  # transformers and torchvision's segmentation models
@@ -144,14 +152,19 @@ def to_device(value: Any, device: torch.device | str) -> Any:
     Returns:
         The same structure; mappings become plain dicts.
     """
+    return map_tensors(value, lambda tensor: tensor.to(device))
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change every tensor in a batch; mappings become plain dicts, everything else stays."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return change(value)
     if isinstance(value, Mapping):
-        return {k: to_device(v, device) for k, v in value.items()}
+        return {k: map_tensors(v, change) for k, v in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(to_device(v, device) for v in value))
+        return type(value)(*(map_tensors(v, change) for v in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(to_device(v, device) for v in value)
+        return type(value)(map_tensors(v, change) for v in value)
     return value
 
 

@@ -1,10 +1,9 @@
-"""Looking at a model without changing it, and which of its modules makes the logits."""
+"""Looking at a model, and running it, without changing it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,16 +11,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from temperance.errors import InvalidInput
-from temperance.models.outputs import call_model, device_of, logits_of, split_batch, to_device
+from temperance.models.outputs import call_model, device_of, logits_of, map_tensors, split_batch
 
 __all__ = [
-    "Trace",
     "evaluating",
     "is_tempered",
     "probe_logits",
+    "refuse_compiled",
     "registered",
     "replace_module",
-    "trace_logits",
     "unwrap",
 ]
 
@@ -52,6 +50,20 @@ def registered(model: nn.Module, name: str) -> nn.Module | None:
     return module
 
 
+def refuse_compiled(model: nn.Module, layer: nn.Module) -> None:
+    """Raise InvalidInput for a layer in a compiled part, which may go on calling the old one."""
+    for name, wrapper in model.named_modules():
+        compiled = isinstance(wrapper, torch._dynamo.OptimizedModule)
+        if compiled and any(inner is layer for inner in wrapper.modules()):
+            raise InvalidInput(
+                "output layer",
+                expected="a layer outside of compiled parts",
+                found=f"one inside {name!r}, a result of torch.compile",
+                fix="Put the plain module (its ._orig_mod) back there, change the head, then "
+                "compile.",
+            )
+
+
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put ``new`` in every place where ``old`` is registered."""
     places = [
@@ -69,7 +81,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards modes, buffers and random state are as they were.
 
     Modes are set module by module, not with ``eval()``, which some models override. Compiled parts
-    run uncompiled, since a compiled graph would not see hooks.
+    run uncompiled, since a compiled graph would not see hooks. Copies stand in for tensors that
+    were made under ``torch.inference_mode``, which have no gradients and no versions.
 
     Args:
         model: any module.
@@ -77,6 +90,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Yields:
         Nothing.
     """
+    with _ordinary_tensors(model), _unchanged(model):
+        yield
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
     modes = [(m, m.training) for m in model.modules()]
     buffers = [
         (m, name, b, b._version, b.clone())
@@ -100,9 +119,34 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                     module._buffers[name] = buffer
 
 
+@contextmanager
+def _ordinary_tensors(model: nn.Module) -> Iterator[None]:
+    """Copies in the place of tensors that were made under ``torch.inference_mode``."""
+    places: list[tuple[Any, str, Tensor]] = [
+        (table, name, tensor)
+        for module in model.modules()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+        if tensor is not None and not is_lazy(tensor) and tensor.is_inference()
+    ]
+    with torch.inference_mode(False):
+        copies = {tensor: tensor.detach().clone() for _, _, tensor in places}
+        for _, _, tensor in places:
+            if isinstance(tensor, nn.Parameter) and not isinstance(copies[tensor], nn.Parameter):
+                copies[tensor] = nn.Parameter(copies[tensor], tensor.requires_grad)
+    try:
+        for table, name, tensor in places:
+            table[name] = copies[tensor]  # one copy for tied weights
+        yield
+    finally:
+        for table, name, tensor in places:
+            table[name] = tensor
+
+
 def probe_logits(model: nn.Module, example: Any, *, key: str | int | None = None) -> Tensor:
-    """Logits of one example batch; call it inside ``evaluating``."""
-    inputs = to_device(split_batch(example)[0], device_of(model))
+    """Logits of a copy of one example batch; call it inside ``evaluating``."""
+    device = device_of(model)
+    inputs = map_tensors(split_batch(example)[0], lambda x: x.detach().clone().to(device))
     try:
         output = call_model(model, inputs)
     except Exception as error:
@@ -111,139 +155,7 @@ def probe_logits(model: nn.Module, example: Any, *, key: str | int | None = None
     return logits_of(output, key=key)
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Which modules with weights feed the logits directly.
-
-    Attributes:
-        logits: what the model returned for the example, detached.
-        feeding: names of the modules whose output reaches the logits through no other such module.
-        called: names of all modules with weights that ran.
-        late: names of weights (two dimensions or more) that no module call accounts for and that
-            act between ``feeding`` and the logits.
-    """
-
-    logits: Tensor
-    feeding: tuple[str, ...]
-    called: tuple[str, ...]
-    late: tuple[str, ...]
-
-
-def trace_logits(model: nn.Module, example: Any, *, key: str | int | None = None) -> Trace:
-    """Run one batch and find the modules whose output feeds the logits directly.
-
-    Every module with weights hands on a detached copy of its output. The gradient of the logits
-    then ends at the first such module on every way back: the output layer, or all of them if
-    several contribute. Names, order of calls and auxiliary outputs play no part.
-
-    Args:
-        model: any module; it is left exactly as it was.
-        example: a batch in any form that ``split_batch`` reads.
-        key: which entry of the output holds the logits.
-
-    Returns:
-        The trace. Where the model returns logits without a gradient, ``feeding`` are the modules
-        whose output has the very values of the logits.
-
-    Raises:
-        InvalidInput: if the model has lazy parameters that no batch has shaped yet.
-    """
-    _refuse_untraceable(model)
-    leaves: dict[str, list[Tensor]] = {}
-    handles = []
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    try:
-        for name, module in list(_weighted_leaves(model)):
-            handles.append(module.register_forward_hook(_cutter(name, leaves)))
-        with evaluating(model), torch.inference_mode(False), torch.enable_grad():
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-            logits = probe_logits(model, example, key=key)
-            feeding, late = _reached(model, logits, leaves)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-    return Trace(logits.detach(), feeding, tuple(leaves), late)
-
-
-def _weighted_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    inside: set[nn.Module] = set()
-    for name, module in model.named_modules():
-        if module in inside:
-            continue
-        if is_tempered(module):
-            inside.update(module.modules())
-            yield name, module
-        elif not any(True for _ in module.children()) and any(
-            p.ndim >= 2 for p in module.parameters(recurse=False)
-        ):
-            yield name, module
-        elif hasattr(module, "parametrizations") and isinstance(module, nn.Linear):
-            inside.update(module.modules())  # weight_norm and the like: still one linear layer
-            yield name, module
-
-
-def _cutter(name: str, leaves: dict[str, list[Tensor]]) -> Any:
-    def hook(_module: nn.Module, _args: Any, output: Any) -> Tensor | None:
-        if not isinstance(output, Tensor) or not output.is_floating_point():
-            return None
-        leaf = output.detach().requires_grad_()
-        leaves.setdefault(name, []).append(leaf)
-        return leaf.clone()  # a leaf itself could not be changed in place by what follows
-
-    return hook
-
-
-def _reached(
-    model: nn.Module, logits: Tensor, leaves: dict[str, list[Tensor]]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if not logits.requires_grad:
-        same = [n for n, outs in leaves.items() if any(_same_values(o, logits) for o in outs)]
-        return tuple(same), ()
-    flat = [(name, leaf) for name, outs in leaves.items() for leaf in outs]
-    weights: list[tuple[str, Tensor]] = [
-        (n, p) for n, p in model.named_parameters() if p.requires_grad and p.ndim >= 2
-    ]
-    grads = torch.autograd.grad(
-        logits.float().sum(), [t for _, t in flat + weights], allow_unused=True
-    )
-    hit = [n for (n, _), g in zip(flat + weights, grads, strict=True) if g is not None]
-    reached = tuple(dict.fromkeys(n for n in hit if n in leaves))
-    return reached, tuple(n for n in hit if n not in leaves)
-
-
-def _same_values(output: Tensor, logits: Tensor) -> bool:
-    return output.numel() == logits.numel() and torch.equal(
-        output.flatten(), logits.detach().to(output.dtype).flatten()
-    )
-
-
-def _refuse_untraceable(model: nn.Module) -> None:
-    scripted = [n or "the model" for n, m in model.named_modules() if _is_script(m)]
-    if scripted:
-        raise InvalidInput(
-            scripted[0],
-            expected="an nn.Module",
-            found="a scripted module, which takes no hooks",
-            fix="Change the head first, script afterwards.",
-        )
-    lazy = [n for n, p in model.named_parameters() if is_lazy(p)]
-    if lazy:
-        raise InvalidInput(
-            f"parameter {lazy[0]}",
-            expected="a parameter with a shape",
-            found="a lazy one that no batch has shaped yet",
-            fix="Run one batch through the model first.",
-        )
-
-
 def _check_module(model: Any) -> None:
     if not isinstance(model, nn.Module):
         found = f"a {type(model).__name__}"
         raise InvalidInput("model", expected="an nn.Module", found=found, fix="Pass the model.")
-
-
-def _is_script(module: nn.Module) -> bool:
-    return isinstance(module, torch.jit.ScriptModule)
