@@ -177,6 +177,13 @@ def test_what_is_missing_is_named():
         verdict(Estimate(0.0), better="bigger")
 
 
+@pytest.mark.parametrize("nll", [[0.1, 0.2], [[0.1], [0.2, 0.3], [0.4]], ["a", "b", "c"]])
+def test_columns_that_are_not_one_number_per_row_are_refused(nll):
+    with pytest.raises(InvalidInput) as caught:
+        arm_mean([{"label": np.zeros(3), "nll": nll}], metric="nll")
+    assert caught.value.subject == "column 'nll'"
+
+
 def test_intervals_of_an_arm_end_where_its_metric_ends():
     rng = np.random.default_rng(0)
     runs = [

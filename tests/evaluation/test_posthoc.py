@@ -11,7 +11,14 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from temperance.errors import InvalidInput
-from temperance.evaluation import TemperatureFit, apply_temperature, fit_temperature, nll
+from temperance.evaluation import (
+    TemperatureFit,
+    apply_temperature,
+    evaluate,
+    fit_temperature,
+    nll,
+    row_scores,
+)
 from temperance.evaluation.posthoc import BOUNDS
 from temperance.records import from_dict, to_dict
 
@@ -195,6 +202,44 @@ def test_own_bounds_hold(bounds):
     assert low.notes == ("the NLL still falls at the lower bound",)
 
 
+# ------------------------------------------------------------------ what is applied
+def test_only_a_converged_temperature_is_applied():
+    right, wrong = Z.argmax(axis=1), Z.argmin(axis=1)
+    fits = {
+        "converged": fit_temperature(logits=Z * 3, labels=Y),
+        "at lower bound": fit_temperature(logits=Z, labels=right),
+        "at upper bound": fit_temperature(logits=Z, labels=wrong),
+        "not identifiable": fit_temperature(logits=np.ones((4, 3)), labels=[0, 1, 2, 0]),
+    }
+    for status, fit in fits.items():
+        assert fit.status == status
+        assert fit.applied == (fit.temperature if status == "converged" else 1.0)
+        p = fit.probs(Z)
+        wanted = np.exp(Z / fit.applied - logsumexp(Z / fit.applied, axis=1, keepdims=True))
+        np.testing.assert_allclose(p, wanted, rtol=1e-9)
+
+
+def test_a_fit_on_rows_that_are_all_right_does_not_blow_up_other_rows():
+    """At T = 1e-4 one wrong row of 100 would make an NLL of hundreds."""
+    fit = fit_temperature(logits=Z[:50] * 5, labels=Z[:50].argmax(axis=1))
+    assert (fit.status, fit.temperature) == ("at lower bound", BOUNDS[0])
+    z, y = Z[50:150], Z[50:150].argmax(axis=1)
+    y[7] = Z[57].argmin()
+    scores = row_scores(logits=z, labels=y, posthoc=fit)
+    for name in ("nll", "brier", "confidence"):
+        np.testing.assert_array_equal(scores[f"{name}_posthoc"], scores[name])
+    report = evaluate(logits=z, labels=y, posthoc=fit)
+    assert report.metrics["nll_posthoc"].value == report.metrics["nll"].value < 2
+    assert report.metrics["ece_posthoc"] == report.metrics["ece"]
+    assert (report.posthoc_temperature, report.posthoc_status) == (1.0, "at lower bound")
+    assert report.settings["posthoc_use"] == "not applied: status 'at lower bound', so that T = 1"
+    assert report.settings["posthoc"]["temperature"] == BOUNDS[0]
+    applied = evaluate(logits=Z * 3, labels=Y, posthoc=fit_temperature(logits=Z * 3, labels=Y))
+    assert applied.settings["posthoc_use"] == "applied"
+    assert applied.posthoc_temperature == pytest.approx(3, rel=0.1)
+    assert evaluate(logits=Z, labels=Y).settings["posthoc_use"] is None
+
+
 # ------------------------------------------------------------------ rows
 def test_masked_classes_are_legal_unless_they_are_the_label():
     z = Z.copy()
@@ -237,7 +282,8 @@ def test_weights_count_rows():
 
 
 @pytest.mark.parametrize(
-    "weights", [[1.0] * 3, [-1.0] + [1.0] * 1999, [np.nan] + [1.0] * 1999, [0] * 2000]
+    "weights",
+    [[1.0] * 3, [-1.0] + [1.0] * 1999, [np.nan] + [1.0] * 1999, [0] * 2000, [[1.0], [1.0, 2.0]]],
 )
 def test_bad_weights_are_refused(weights):
     with pytest.raises(InvalidInput) as caught:
@@ -245,7 +291,23 @@ def test_bad_weights_are_refused(weights):
     assert caught.value.subject == "weights"
 
 
-@pytest.mark.parametrize("bounds", [(0, 10), (2, 10), (0.1, 0.9), (1e-4, math.inf), (math.nan, 2)])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (0, 10),
+        (2, 10),
+        (0.1, 0.9),
+        (1e-4, math.inf),
+        (math.nan, 2),
+        None,
+        5.0,
+        (0.1, 1.5, 2),
+        ("0.5", "2"),
+        "12",
+        (0.5, None),
+        ([0.1, 0.2], 2),
+    ],
+)
 def test_bad_bounds_are_refused(bounds):
     with pytest.raises(InvalidInput) as caught:
         fit_temperature(logits=Z, labels=Y, bounds=bounds)
@@ -300,9 +362,14 @@ def test_probs_and_apply_temperature():
     assert nll(probs=p, labels=Y) == pytest.approx(fit.nll_after)
     half = torch.tensor([6e4], dtype=torch.float16)
     assert apply_temperature(half, 0.05)[0] == pytest.approx(1.2e6)
-    for wrong in (0.0, -1.0, math.nan, math.inf):
+    assert apply_temperature([4.0], torch.tensor(2.0)).tolist() == [2.0]
+    for wrong in (0.0, -1.0, math.nan, math.inf, None, "2", torch.ones(2)):
         with pytest.raises(InvalidInput):
             apply_temperature([1.0], wrong)
+    for logits in ([[1.0], [1.0, 2.0]], ["a"]):
+        with pytest.raises(InvalidInput) as caught:
+            apply_temperature(logits, 2.0)
+        assert caught.value.subject == "logits"
     with pytest.raises(InvalidInput):
         TemperatureFit(-1.0, "converged", None, 1.0, 1.0, 5)
 

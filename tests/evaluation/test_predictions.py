@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from temperance.errors import InvalidInput
-from temperance.evaluation import accuracy, brier, ece, fit_temperature, nll, row_scores
+from temperance.evaluation import (
+    EvaluateOptions,
+    accuracy,
+    brier,
+    ece,
+    evaluate,
+    fit_temperature,
+    nll,
+    row_scores,
+)
 from temperance.evaluation.predictions import FLOOR, read_logits, read_predictions, read_probs
 
 Z = [[2.0, 0.0, 1.0], [0.0, 3.0, 0.5], [0.2, 0.1, 0.0]]
@@ -122,6 +131,43 @@ def test_ignored_rows_are_left_out_and_rows_keep_their_numbers():
     assert "row 3" in error.found
     error = refusal(read_predictions, logits=Z, labels=[-100, 0, 9], ignore=(-100,))
     assert error.found == "9 in row 2"
+
+
+@pytest.mark.parametrize("form", [int, float, np.int64, np.asarray, torch.tensor])
+def test_a_single_ignored_number_stands_alone(form):
+    y = [0, -100, 2]
+    for ignore in (form(-100), [form(-100)] if form in (int, float) else form(-100)):
+        assert row_scores(logits=Z, labels=y, ignore=ignore)["label"].tolist() == [0, 2]
+        assert fit_temperature(logits=Z, labels=y, ignore=ignore).n == 2
+        assert EvaluateOptions(ignore=ignore).ignore == (-100,)
+    assert evaluate(logits=Z, labels=y, options=EvaluateOptions(ignore=form(-100))).n == 2
+
+
+@pytest.mark.parametrize("ignore", [{-100, 255}, [-100, 255], np.asarray([-100, 255])])
+def test_ignored_numbers_come_in_any_collection(ignore):
+    kept = read_predictions(logits=Z, labels=[-100, 1, 255], ignore=ignore).kept
+    assert kept.tolist() == [False, True, False]
+
+
+def test_nothing_ignored_is_none_too():
+    assert read_predictions(logits=Z, labels=[0, 1, 2], ignore=None).kept.all()
+
+
+@pytest.mark.parametrize("ignore", ["NA", b"NA", ("NA",)])
+def test_an_ignored_text_is_named_whole(ignore):
+    error = refusal(fit_temperature, logits=Z, labels=[0, 1, 2], ignore=ignore)
+    assert error.subject == "ignore"
+    assert "NA" in error.found
+
+
+def test_rows_of_different_lengths_are_refused():
+    ragged = [[1.0, 2.0], [1.0]]
+    for measure in (fit_temperature, nll, evaluate, row_scores):
+        assert refusal(measure, logits=ragged, labels=[0, 1]).subject == "logits"
+        assert refusal(measure, logits=[[1.0, 0.0]] * 2, labels=[[0], [1, 0]]).subject == "labels"
+    assert refusal(ece, probs=ragged, labels=[0, 1]).subject == "probs"
+    assert refusal(read_logits, ragged).subject == "logits"
+    assert refusal(read_probs, ragged).subject == "probs"
 
 
 @pytest.mark.parametrize(

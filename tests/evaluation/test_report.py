@@ -135,7 +135,21 @@ def test_one_row_and_no_bootstrap():
     assert none.metrics["ece"].value == evaluate(logits=Z, labels=Y).metrics["ece"].value
 
 
-@pytest.mark.parametrize("options", [{"bins": 0}, {"scheme": "x"}, {"bootstrap": -1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bins": 0},
+        {"scheme": "x"},
+        {"bootstrap": -1},
+        {"bootstrap": 1},
+        {"bootstrap": 10.5},
+        {"bootstrap": "100"},
+        {"bootstrap": None},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"seed": "0"},
+    ],
+)
 def test_options_are_checked(options):
     with pytest.raises(InvalidInput):
         EvaluateOptions(**options)
