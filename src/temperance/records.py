@@ -264,7 +264,8 @@ class Report:
         metrics: figures by name: ``accuracy`` (share), ``nll`` (nats), ``brier`` (0..2), ``ece``
             (share), and, where a post-hoc T was fitted, ``nll_posthoc`` and ``ece_posthoc``.
         per_class: accuracy of every class by name; None for a class without rows.
-        posthoc_temperature: T fitted on held-out logits, or None.
+        posthoc_temperature: T that was applied: fitted on held-out logits, or 1 where that fit did
+            not converge; None if there was none.
         posthoc_status: status of that fit.
         reliability: bins of the reliability diagram: ``edges, count, confidence, accuracy``.
         settings: bins, scheme, interval method, seed, rows and origin of the post-hoc fit.

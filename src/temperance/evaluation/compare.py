@@ -4,7 +4,23 @@ A difference of two arms has two sources of chance: the seeds of the trainings a
 judged on. Both are looked at in pairs, which takes out what the arms have in common. The half-width
 of the interval is ``sqrt(h_seeds^2 + h_rows^2)``: ``h_seeds`` from Student's t over the differences
 of the seeds, ``h_rows`` from the rows' differences, averaged over the seeds. The rows' differences
-hold a share of the seeds' chance too, so that the interval is rather too wide than too narrow.
+hold a share of the seeds' chance too, so that for means over rows (accuracy, NLL, Brier score) the
+interval is rather too wide than too narrow.
+
+An ECE is no mean over rows. Few rows push it up, the more so the better calibrated and the less
+accurate an arm is, and in a difference that does not cancel. What is compared are the ECEs that
+endless rows would give in the same equal-width bins; ``ece_bias`` bounds the bias of a difference,
+and the interval runs from the value less the largest bias less the half-width to the value less the
+least bias plus the half-width, stretched to hold the value. The value itself stays the plain
+difference of the binned ECEs, so that it can lie near one end.
+
+Simulated with 3 seeds, 100 to 10,000 rows and ten pairs of arms (calibrated, too sure, too unsure,
+weak against strong, 2 to 100 classes), the interval of an ECE difference held the true difference
+in 93 to 100 % of the trials, with 1 or 10 seeds in 90 to 100 %, and ``verdict`` named the wrong arm
+in none to 1 %. The price is 1.4 to 1.7 times the width that seeds and rows alone would have; an
+interval of that width around the value held the true difference in as few as 20 % of the trials,
+and named the wrong arm in up to half. ``tests/evaluation/test_ece_bias.py``, run as a script,
+prints the table.
 """
 
 from __future__ import annotations
@@ -18,7 +34,9 @@ from numpy.typing import NDArray
 
 from temperance.errors import InvalidInput
 from temperance.evaluation.calibration import bin_edges, bin_index
+from temperance.evaluation.ece_bias import bias_range
 from temperance.evaluation.intervals import Z95, Gaps, bootstrap
+from temperance.evaluation.predictions import read_array
 from temperance.records import Estimate
 
 __all__ = ["BETTER", "ONE_SEED", "arm_mean", "paired_difference", "verdict"]
@@ -63,7 +81,8 @@ def paired_difference(
         bootstrap_seed: for the ECE, of the 1000 draws of rows.
 
     Returns:
-        The mean difference with its 95 % interval over seeds and rows. With one seed the interval
+        The mean difference with its 95 % interval over seeds and rows; for an ECE the interval is
+        that of endless rows, and the value need not lie in its middle. With one seed the interval
         covers the rows only, and the method begins with ``ONE_SEED``.
 
     Raises:
@@ -98,8 +117,9 @@ def arm_mean(runs: Runs, *, metric: str, bins: int = 15, bootstrap_seed: int = 0
 
     Returns:
         The mean with its 95 % interval over seeds and rows, made like that of a difference and cut
-        off where the metric ends. The intervals of two arms may overlap although their paired
-        difference is clear.
+        off where the metric ends; for an ECE it is that of endless rows and reaches down to 0
+        where the arm may be calibrated. The intervals of two arms may overlap although their
+        paired difference is clear.
 
     Raises:
         InvalidInput: if the runs were judged on different rows, or lack the metric.
@@ -128,6 +148,11 @@ def arm_mean(runs: Runs, *, metric: str, bins: int = 15, bootstrap_seed: int = 0
 
 def verdict(difference: Estimate, *, better: str) -> str:
     """Say in words what a paired difference shows.
+
+    For an ECE the words compare what endless rows would give in the same bins, not the two values
+    at hand: of these the larger may belong to the better calibrated arm, because few rows push the
+    ECE of an inaccurate arm up more. That ECE is itself a lower bound of the calibration error: in
+    a bin, rows that are too sure and rows that are too unsure cancel.
 
     Args:
         difference: from ``paired_difference``.
@@ -161,8 +186,14 @@ def verdict(difference: Estimate, *, better: str) -> str:
 
 
 # ------------------------------------------------------------------ the two parts of an interval
-def _estimate(per_seed: NDArray[np.float64], h_rows: float, n_rows: int) -> Estimate:
-    """Join the chance of the seeds and that of the rows."""
+def _estimate(
+    per_seed: NDArray[np.float64],
+    h_rows: float,
+    n_rows: int,
+    *,
+    bias: tuple[float, float] = (0.0, 0.0),
+) -> Estimate:
+    """Join the chance of the seeds and of the rows; ``bias`` is the range of what to take off."""
     seeds = len(per_seed)
     value = float(per_seed.mean())
     if not math.isfinite(value) or not math.isfinite(h_rows):
@@ -171,10 +202,15 @@ def _estimate(per_seed: NDArray[np.float64], h_rows: float, n_rows: int) -> Esti
         )
     if seeds == 1:
         how = f"{ONE_SEED}: covers the choice of {n_rows} rows, not the spread between trainings"
-        return Estimate(value, (value - h_rows, value + h_rows), how)
+        return Estimate(value, _around(value, h_rows, bias), how)
     half = math.hypot(_student_half(per_seed), h_rows)
     how = f"t over {seeds} seeds and normal over {n_rows} rows, squares added"
-    return Estimate(value, (value - half, value + half), how)
+    return Estimate(value, _around(value, half, bias), how)
+
+
+def _around(value: float, half: float, bias: tuple[float, float]) -> tuple[float, float]:
+    low, high = value - bias[1] - half, value - bias[0] + half
+    return min(low, value), max(high, value)
 
 
 def _student_half(per_seed: NDArray[np.float64]) -> float:
@@ -195,8 +231,13 @@ def _normal_half(per_row: NDArray[np.float64]) -> float:
 def _ece_estimate(
     ours: list[Scores], theirs: list[Scores], *, metric: str, bins: int, seed: int
 ) -> Estimate:
-    """An ECE is no mean over rows: its row part is the spread over rows drawn again, in pairs."""
+    """An ECE is no mean over rows: its row part is the spread over rows drawn again, in pairs.
+
+    Only the spread is taken from the draws: they know too little of the bias (0.33 of a standard
+    error in a calibrated bin, where it is 0.8), which has a range of its own.
+    """
     gaps = [_gaps(scores, metric, bins) for scores in (*ours, *theirs)]
+    bias = bias_range(gaps[: len(ours)], gaps[len(ours) :], bins=bins)
     n_rows = len(gaps[0][0])
     values = np.array([np.abs(np.bincount(i, weights=g)).sum() / n_rows for i, g in gaps])
     _, eces = bootstrap(np.empty((n_rows, 0)), gaps, replicates=_REPLICATES, seed=seed)
@@ -205,8 +246,11 @@ def _ece_estimate(
         per_seed = per_seed - values[len(ours) :]
         drawn = drawn - eces[:, len(ours) :].mean(axis=1)
     h_rows = float(Z95 * drawn.std(ddof=1)) if n_rows > 1 else math.nan
-    found = _estimate(per_seed, h_rows, n_rows)
-    return Estimate(found.value, found.interval, found.method.replace("normal", "bootstrap"))
+    found = _estimate(per_seed, h_rows, n_rows, bias=bias)
+    how = found.method.replace("normal", "bootstrap")
+    if found.interval is not None:
+        how += ", less the bias of few rows"
+    return Estimate(found.value, found.interval, how)
 
 
 def _gaps(scores: Scores, metric: str, bins: int) -> Gaps:
@@ -279,4 +323,13 @@ def _column(scores: Scores, name: str, metric: str) -> NDArray[np.float64]:
             found=", ".join(map(str, scores)) or "no columns",
             fix="Make the scores with row_scores, with posthoc= for what follows a temperature.",
         )
-    return np.asarray(scores[name], dtype=np.float64)
+    values = read_array(scores[name], f"column {name!r}")
+    rows = read_array(scores.get("label", values), "column 'label'").shape
+    if values.ndim != 1 or values.dtype.kind not in "fiub" or values.shape != rows:
+        raise InvalidInput(
+            f"column {name!r}",
+            expected="one number per row, as many as labels",
+            found=f"type {values.dtype}, shape {list(values.shape)}, for labels {list(rows)}",
+            fix="Make the scores with row_scores.",
+        )
+    return values.astype(np.float64)

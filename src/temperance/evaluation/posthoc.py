@@ -2,12 +2,17 @@
 
 The fit is a bracketed search for the minimum of a convex function (``nll_curve``). There is no
 learning rate, T is positive by construction, and every input ends in a value and a status.
+
+Only a T that has converged is applied to other rows. At a bound the rows do not say what T is: if
+all of them are right, the NLL falls all the way to T = 0, and the T of the bound, 1e-4, would turn
+the first wrong row among others into an NLL of thousands.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +22,7 @@ from temperance.errors import InvalidInput
 from temperance.evaluation.nll_curve import Slope, minimize, slope_at
 from temperance.evaluation.predictions import (
     Predictions,
+    read_array,
     read_logits,
     read_predictions,
     row_chunks,
@@ -36,7 +42,8 @@ class TemperatureFit:
     """A temperature fitted on held-out logits, with all that is needed to judge it.
 
     Attributes:
-        temperature: T, positive; the logits are divided by it.
+        temperature: T of the lowest NLL inside the bounds, positive; what divides the logits of
+            other rows is ``applied``.
         status: ``"converged"``, ``"at lower bound"`` or ``"at upper bound"`` (the NLL still falls
             there: it has no minimum inside), or ``"not identifiable"`` (the NLL does not depend
             on T; T is then 1).
@@ -60,8 +67,13 @@ class TemperatureFit:
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)
 
+    @property
+    def applied(self) -> float:
+        """The T to divide the logits of other rows by: ``temperature`` if converged, else 1."""
+        return self.temperature if self.status == "converged" else 1.0
+
     def probs(self, logits: ArrayLike) -> NDArray[np.float64]:
-        """Calibrated probabilities ``softmax(logits / T)``, shape ``[n, C]``, float64.
+        """Calibrated probabilities ``softmax(logits / applied)``, shape ``[n, C]``, float64.
 
         Args:
             logits: shape ``[n, C]``; for two classes also ``[n]`` or ``[n, 1]``, the logit of
@@ -72,7 +84,7 @@ class TemperatureFit:
         for part in row_chunks(*z.shape):
             d = z[part].astype(np.float64)
             d -= d.max(axis=1, keepdims=True)
-            p = np.exp(d / self.temperature)
+            p = np.exp(d / self.applied)
             out[part] = p / p.sum(axis=1, keepdims=True)
         return out
 
@@ -88,7 +100,7 @@ def apply_temperature(logits: ArrayLike, temperature: float) -> NDArray[np.float
         ``logits / T`` in the same shape.
 
     Raises:
-        InvalidInput: if T is not a positive, finite number.
+        InvalidInput: if T is not a positive, finite number, or the logits are not numbers.
 
     Example:
         >>> from temperance.evaluation import apply_temperature
@@ -96,7 +108,15 @@ def apply_temperature(logits: ArrayLike, temperature: float) -> NDArray[np.float
         [[0.5, 0.0]]
     """
     _check_temperature(temperature)
-    return as_numpy(logits).astype(np.float64) / float(temperature)
+    z = read_array(logits, "logits")
+    if z.dtype.kind not in "fiu":
+        raise InvalidInput(
+            "logits",
+            expected="numbers",
+            found=f"type {z.dtype}",
+            fix="Pass what the model puts out.",
+        )
+    return z.astype(np.float64) / float(temperature)
 
 
 def fit_temperature(
@@ -117,12 +137,14 @@ def fit_temperature(
             ``[n, 1]``, the logit of class 1. Log-probabilities are valid logits; -inf marks a class
             that a row cannot have. Any precision; NumPy, tensors or lists.
         labels: class ids ``0 .. C-1``, shape ``[n]``.
-        ignore: numbers in ``labels`` that mark rows without a label; these rows are left out.
+        ignore: numbers in ``labels`` that mark rows without a label, or one such number; these rows
+            are left out.
         weights: one number of 0 or more per row; all rows count the same if absent.
         bounds: lower and upper bound of T, with 1 between them.
 
     Returns:
-        T with its status, 95 % interval and the NLL before and after.
+        T with its status, 95 % interval and the NLL before and after. Unless the status is
+        ``"converged"``, T is not applied to other rows: see ``TemperatureFit.applied``.
 
     Raises:
         InvalidInput: for probabilities passed as logits; for NaN, +inf, a label out of range or a
@@ -139,7 +161,7 @@ def fit_temperature(
         Guo, Pleiss, Sun, Weinberger, On calibration of modern neural networks, 2017,
         arXiv 1706.04599, section 4.2.
     """
-    _check_bounds(bounds)
+    bounds = _check_bounds(bounds)
     rows = read_predictions(logits=logits, labels=labels, ignore=ignore)
     w = _read_weights(weights, rows)
     before = slope_at(rows, w, 1.0)
@@ -166,8 +188,7 @@ def _fit(
     notes: tuple[str, ...],
 ) -> TemperatureFit:
     temperature, before, after, n = found
-    ends = (float(bounds[0]), float(bounds[1]))
-    return TemperatureFit(temperature, status, interval, before, after, n, ends, notes)
+    return TemperatureFit(temperature, status, interval, before, after, n, bounds, notes)
 
 
 def _interval(
@@ -246,7 +267,7 @@ def _uniform_nll(rows: Predictions, w: NDArray[np.float64]) -> float:
 def _read_weights(weights: ArrayLike | None, rows: Predictions) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(len(rows))
-    w = as_numpy(weights)
+    w = read_array(weights, "weights")
     if w.shape != rows.kept.shape or w.dtype.kind not in "fiub":
         raise InvalidInput(
             "weights",
@@ -275,22 +296,32 @@ def _read_weights(weights: ArrayLike | None, rows: Predictions) -> NDArray[np.fl
     return w / w.max()
 
 
-def _check_bounds(bounds: tuple[float, float]) -> None:
-    low, high = bounds
+def _check_bounds(bounds: Any) -> tuple[float, float]:
+    pair = tuple(bounds) if isinstance(bounds, (tuple, list, np.ndarray)) else ()
+    low, high = map(_number, pair) if len(pair) == 2 else (math.nan, math.nan)
     if not 0 < low < 1 < high < math.inf:
         raise InvalidInput(
             "bounds",
-            expected="0 < lower < 1 < upper, so that T is never worse than 1",
-            found=f"({low}, {high})",
+            expected="two numbers, 0 < lower < 1 < upper, so that T is never worse than 1",
+            found=repr(bounds),
             fix=f"The default is {BOUNDS}.",
         )
+    return low, high
 
 
-def _check_temperature(temperature: float) -> None:
-    if not 0 < temperature < math.inf:
+def _check_temperature(temperature: Any) -> None:
+    if not 0 < _number(temperature) < math.inf:
         raise InvalidInput(
             "temperature",
             expected="a positive, finite number",
             found=repr(temperature),
             fix="Fit it with temperance.fit_temperature.",
         )
+
+
+def _number(value: Any) -> float:
+    """The number, or NaN for what is none; text is none, even of digits."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan

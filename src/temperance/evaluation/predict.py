@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from temperance.arrays import as_numpy
 from temperance.errors import InvalidInput
+from temperance.evaluation.predictions import read_array
 from temperance.models.outputs import call_model, device_of, logits_of, split_batch, to_device
 from temperance.models.probe import evaluating
 
@@ -54,7 +54,7 @@ def collect_logits(
         for number, batch in enumerate(loader):
             inputs, y = split_batch(batch)
             z = logits_of(call_model(model, to_device(inputs, device)), key=key)
-            ids = as_numpy(y) if y is not None else None
+            ids = read_array(y, f"labels of batch {number}") if y is not None else None
             _check_batch(z, ids, number)
             z = z.detach().cpu()
             logits.append(np.asarray(z if z.dtype == torch.float64 else z.float()))

@@ -7,8 +7,9 @@ row or as two columns; labels as class ids. Nothing is guessed from the values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +18,14 @@ from temperance.arrays import as_numpy
 from temperance.errors import InvalidInput
 from temperance.labels import check_ids
 
-__all__ = ["Predictions", "read_logits", "read_predictions", "read_probs"]
+__all__ = [
+    "Predictions",
+    "as_ignore",
+    "read_array",
+    "read_logits",
+    "read_predictions",
+    "read_probs",
+]
 
 _CHUNK = 1 << 18  # numbers worked on together: 2 MB of float64, about a core's cache
 _SUM_TOLERANCE, _SUM_TOLERANCE_HALF = 1e-3, 1e-2  # a row of probabilities, by its precision
@@ -89,7 +97,8 @@ def read_predictions(
         probs: shape ``[n, C]``; for two classes also ``[n]`` or ``[n, 1]``, the probability of
             class 1. Exactly one of ``logits`` and ``probs`` is given.
         labels: class ids ``0 .. C-1``, shape ``[n]``.
-        ignore: numbers in ``labels`` that mark rows without a label; these rows are left out.
+        ignore: numbers in ``labels`` that mark rows without a label, or one such number; these rows
+            are left out.
 
     Returns:
         The rows that are not ignored.
@@ -112,12 +121,12 @@ def read_predictions(
         )
     from_logits = logits is not None
     subject = "logits" if from_logits else "probs"
-    raw = as_numpy(logits if from_logits else probs)
-    ids = as_numpy(labels)
+    raw = read_array(logits if from_logits else probs, subject)
+    ids = read_array(labels, "labels")
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]
     _check_lengths(raw, ids, subject)
-    kept = _kept(ids, ignore)
+    kept = _kept(ids, as_ignore(ignore))
     if not kept.all():
         raw, ids = raw[kept], ids[kept]
     half = "float16" in str(getattr(probs, "dtype", ""))
@@ -139,7 +148,7 @@ def read_logits(logits: ArrayLike, *, rows: NDArray[np.bool_] | None = None) -> 
         InvalidInput: naming the first row with a NaN, a +inf or nothing but -inf; or if all rows
             are probabilities (in [0, 1], sum 1).
     """
-    array = _two_columns(as_numpy(logits), "logits", complement=False)
+    array = _two_columns(read_array(logits, "logits"), "logits", complement=False)
     looks_like_probs = len(array) >= 2 and array.dtype.kind == "f"
     for part in row_chunks(*array.shape):
         z = array[part].astype(np.float64)
@@ -175,7 +184,7 @@ def read_probs(
     Raises:
         InvalidInput: naming the first row that is not a distribution.
     """
-    array = _two_columns(as_numpy(probs), "probs", complement=True)
+    array = _two_columns(read_array(probs, "probs"), "probs", complement=True)
     half = half or array.dtype == np.float16
     tolerance = _SUM_TOLERANCE_HALF if half else _SUM_TOLERANCE
     for part in row_chunks(*array.shape):
@@ -187,6 +196,40 @@ def read_probs(
             row = int(np.argmin(good))
             _refuse_probs(p[row], _name(part.start + row, rows), tolerance)
     return array
+
+
+def read_array(values: Any, subject: str) -> NDArray[Any]:
+    """Give the NumPy array behind lists, an array or a tensor; rows of one length only.
+
+    Args:
+        values: what the caller passed.
+        subject: how the error should call it.
+
+    Returns:
+        The array, of any type and shape.
+
+    Raises:
+        InvalidInput: if NumPy cannot make an array of it, as of rows of different lengths.
+    """
+    try:
+        return as_numpy(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInput(
+            subject,
+            expected="an array, a tensor, or lists whose rows have one length",
+            found=f"a {type(values).__name__} that NumPy cannot read",
+            fix="Give every row as many numbers as the others.",
+        ) from error
+
+
+def as_ignore(ignore: Any) -> tuple[object, ...]:
+    """Give the values that mark rows without a label as a tuple; a single value stands alone."""
+    values = ignore.tolist() if hasattr(ignore, "tolist") else ignore
+    if values is None:
+        return ()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        return (values,)
+    return tuple(values)
 
 
 # ------------------------------------------------------------------ the checks
@@ -229,7 +272,7 @@ def _check_lengths(raw: NDArray[np.generic], ids: NDArray[np.generic], subject: 
 
 def _kept(ids: NDArray[np.generic], ignore: tuple[object, ...]) -> NDArray[np.bool_]:
     """Which rows have a label that is not ignored."""
-    wrong = [v for v in ignore if isinstance(v, str) or not np.isscalar(v)]
+    wrong = [v for v in ignore if isinstance(v, (str, bytes)) or not np.isscalar(v)]
     if wrong:
         raise InvalidInput(
             "ignore",

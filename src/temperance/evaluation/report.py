@@ -15,7 +15,7 @@ from temperance.evaluation.calibration import bin_edges, bin_index, ece_of_bins,
 from temperance.evaluation.intervals import Gaps, bootstrap, percentile_interval, wilson
 from temperance.evaluation.posthoc import TemperatureFit, fit_temperature
 from temperance.evaluation.predict import collect_logits
-from temperance.evaluation.predictions import Predictions, read_predictions
+from temperance.evaluation.predictions import Predictions, as_ignore, read_predictions
 from temperance.evaluation.scores import RowScores, score_rows
 from temperance.labels import ClassMap
 from temperance.records import Estimate, Report, to_dict
@@ -32,7 +32,8 @@ class EvaluateOptions:
         scheme: ``"width"`` or ``"mass"``, see ``ece``.
         bootstrap: replicates of the intervals of NLL, Brier score and ECE; 0 for no intervals.
         seed: of the bootstrap.
-        ignore: numbers in the labels that mark rows without one; these rows are left out.
+        ignore: numbers in the labels that mark rows without one, or one such number; these rows are
+            left out.
         logits_key: which entry of the model's output holds the logits, if it is not clear.
     """
 
@@ -45,13 +46,25 @@ class EvaluateOptions:
 
     def __post_init__(self) -> None:
         bin_edges(np.zeros(1), bins=self.bins, scheme=self.scheme)
-        if isinstance(self.bootstrap, bool) or self.bootstrap < 0 or self.bootstrap == 1:
+        if not _whole(self.bootstrap) or self.bootstrap == 1:
             raise InvalidInput(
                 "bootstrap",
-                expected="0, or 2 and more replicates",
+                expected="0, or a whole number of 2 and more replicates",
                 found=repr(self.bootstrap),
                 fix="The default is 1000.",
             )
+        if not _whole(self.seed):
+            raise InvalidInput(
+                "seed",
+                expected="a whole number of at least 0",
+                found=repr(self.seed),
+                fix="The default is 0.",
+            )
+        object.__setattr__(self, "ignore", as_ignore(self.ignore))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
 
 
 @overload
@@ -106,7 +119,10 @@ def evaluate(
         probs: probabilities, same shapes; exactly one of the two is given.
         labels: class ids ``0 .. C-1``, shape ``[n]``.
         class_map: names of the classes, in the order of the ids; their numbers if absent.
-        posthoc: a temperature that ``fit_temperature`` found on other rows.
+        posthoc: a temperature that ``fit_temperature`` found on other rows. Unless it has converged
+            it is not applied: the figures after it are then those of T = 1, as the report says
+            (``posthoc_temperature`` is the T that was applied, ``posthoc_status`` and
+            ``settings["posthoc_use"]`` tell why).
         options: bins, bootstrap, seed and the like.
 
     Returns:
@@ -146,7 +162,7 @@ def _report(
 ) -> Report:
     stages = {"": score_rows(predictions)}
     if posthoc is not None:
-        stages["_posthoc"] = score_rows(predictions, temperature=posthoc.temperature)
+        stages["_posthoc"] = score_rows(predictions, temperature=posthoc.applied)
     tables = {
         ending: table_of_bins(
             scores, bin_edges(scores.confidence, bins=options.bins, scheme=options.scheme)
@@ -163,7 +179,7 @@ def _report(
         n_classes=predictions.n_classes,
         metrics=metrics,
         per_class=_per_class(correct, predictions.ids, names),
-        posthoc_temperature=None if posthoc is None else posthoc.temperature,
+        posthoc_temperature=None if posthoc is None else posthoc.applied,
         posthoc_status=None if posthoc is None else posthoc.status,
         reliability=reliability,
         settings=_settings(predictions, posthoc, options),
@@ -230,8 +246,15 @@ def _settings(
         "input": "logits" if predictions.from_logits else "probs",
         "level": 0.95,
         "posthoc": None if posthoc is None else to_dict(posthoc),
+        "posthoc_use": None if posthoc is None else _use(posthoc),
         "n_fit": None if posthoc is None else posthoc.n,
     }
+
+
+def _use(posthoc: TemperatureFit) -> str:
+    if posthoc.status == "converged":
+        return "applied"
+    return f"not applied: status {posthoc.status!r}, so that T = 1"
 
 
 # ------------------------------------------------------------------ the checks

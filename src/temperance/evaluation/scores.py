@@ -89,8 +89,10 @@ def row_scores(
         logits: numbers before the softmax, shape ``[n, C]``, or ``[n]`` for two classes.
         probs: probabilities, same shapes; exactly one of the two is given.
         labels: class ids, shape ``[n]``.
-        posthoc: a temperature fitted on other rows.
-        ignore: numbers in ``labels`` that mark rows without a label; these rows are left out.
+        posthoc: a temperature fitted on other rows; its ``applied`` divides the logits, which is 1
+            unless the fit has converged.
+        ignore: numbers in ``labels`` that mark rows without a label, or one such number; these rows
+            are left out.
 
     Returns:
         Arrays of shape ``[n]``: ``label`` (int64), ``correct`` (0 or 1), ``confidence``, ``nll``
@@ -110,6 +112,6 @@ def row_scores(
     out: dict[str, NDArray[np.generic]] = {"label": predictions.ids}
     out.update(vars(score_rows(predictions)))
     if posthoc is not None:
-        after = score_rows(predictions, temperature=posthoc.temperature)
+        after = score_rows(predictions, temperature=posthoc.applied)
         out.update({f"{k}_posthoc": v for k, v in vars(after).items() if k != "correct"})
     return out

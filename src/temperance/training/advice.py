@@ -40,6 +40,7 @@ def next_steps(comparison: Comparison) -> list[str]:
     if comparison.choice is not None:
         steps.append("Use the model: temperance predict FOLDER INPUT, or load model.safetensors.")
     steps += _about_temperature(comparison)
+    steps += _about_posthoc(comparison)
     if not comparison.suggestion.in_domain:
         steps.append(
             "The task lies outside the rule's domain, so that the suggested T is a guess: "
@@ -51,6 +52,22 @@ def next_steps(comparison: Comparison) -> list[str]:
     if bad:
         steps.append(f"{', '.join(bad)} did not come to an end: a lower --lr or a higher T may.")
     return steps
+
+
+def _about_posthoc(comparison: Comparison) -> list[str]:
+    """Name the arms whose post-hoc T could not be fitted."""
+    odd = {
+        arm.title: next(s for s in arm.posthoc_statuses if s != "converged")
+        for arm in comparison.arms
+        if set(arm.posthoc_statuses) - {"converged"}
+    }
+    if not odd:
+        return []
+    shown = "; ".join(f"{title} ({status})" for title, status in odd.items())
+    return [
+        f"The post-hoc fit did not converge and T = 1 was used for: {shown}. Hold more rows out: "
+        "with few of them, all may be right."
+    ]
 
 
 def _about_temperature(comparison: Comparison) -> list[str]:

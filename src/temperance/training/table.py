@@ -33,7 +33,8 @@ class ArmSummary:
         metrics: mean over the finished seeds, with its interval.
         differences: metric less that of the baseline, paired by seed and row.
         verdicts: what each difference shows: better, worse, or no difference shown.
-        posthoc_temperatures: post-hoc T of every finished seed.
+        posthoc_temperatures: post-hoc T of every finished seed; 1 where its fit did not converge.
+        posthoc_statuses: status of every such fit.
         held_out_nll: mean NLL of the fit rows after their post-hoc T; what the choice goes by.
         seconds: mean wall-clock time of a training.
     """
@@ -45,6 +46,7 @@ class ArmSummary:
     differences: Mapping[str, Estimate] = field(default_factory=dict)
     verdicts: Mapping[str, str] = field(default_factory=dict)
     posthoc_temperatures: tuple[float, ...] = ()
+    posthoc_statuses: tuple[str, ...] = ()
     held_out_nll: float | None = None
     seconds: float = 0.0
 
@@ -102,6 +104,7 @@ class _Judged:
     scores: Mapping[str, Any]
     posthoc: float
     held_out_nll: float
+    status: str
 
 
 def summarize(prepared: Prepared, scored: Sequence[Scored]) -> Comparison:
@@ -150,7 +153,8 @@ def _judge(prepared: Prepared, scored: Scored) -> _Judged | None:
         return None
     fit = fit_temperature(logits=scored.fit, labels=_labels(prepared, "fit"))
     scores = row_scores(logits=scored.test, labels=_labels(prepared, "test"), posthoc=fit)
-    return _Judged(scores, fit.temperature, fit.nll_after)
+    held_out = fit.nll_after if fit.status == "converged" else fit.nll_before
+    return _Judged(scores, fit.applied, held_out, fit.status)
 
 
 def _labels(prepared: Prepared, split: str) -> Any:
@@ -183,6 +187,7 @@ def _summary(
         differences=differences,
         verdicts={m: verdict(d, better=BETTER[m]) for m, d in differences.items()},
         posthoc_temperatures=tuple(j.posthoc for j in ours.values()),
+        posthoc_statuses=tuple(j.status for j in ours.values()),
         held_out_nll=math.fsum(j.held_out_nll for j in ours.values()) / len(ours),
         seconds=seconds,
     )
