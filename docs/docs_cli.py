@@ -31,7 +31,8 @@ def page() -> str:
         "## Exit codes",
         "0 done; 1 the work ended without a usable result; 2 wrong usage; 3 input that cannot be "
         "used; 4 a name that is not there; 5 a missing package; 130 interrupted.\n\nWith `--json` "
-        "errors are printed as JSON, too: `error.kind`, `error.message` and the error's parts.",
+        "errors other than wrong usage are printed as JSON, too: `error.kind`, `error.message` and "
+        "the error's parts.",
     ]
     return "\n\n".join(parts) + "\n"
 

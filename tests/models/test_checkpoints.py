@@ -297,3 +297,17 @@ def test_no_folder_to_write_into(tmp_path):
         with pytest.raises(InvalidInput) as error:
             write_safetensors(path, {"a": torch.zeros(2)})
         assert error.value.subject == str(path)
+
+
+@pytest.mark.parametrize("length", [128, 384, 640])
+def test_a_header_whose_length_looks_like_a_pickle(tmp_path, length):
+    """A pickle starts with 0x80, and so does the length of every 32nd header."""
+    from safetensors.torch import save
+
+    content = save({"a": torch.ones(3)})
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")].rstrip()
+    padded = header.ljust(length)
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(length.to_bytes(8, "little") + padded + torch.ones(3).numpy().tobytes())
+    assert file.read_bytes()[:1] == b"\x80"
+    torch.testing.assert_close(read_safetensors(file), {"a": torch.ones(3)})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from temperance.errors import InvalidInput
+from temperance.errors import InvalidInput, TemperanceWarning
 from temperance.training.inputs import read_inputs
 from temperance.training.preprocess import Preprocess, decode_image
 
@@ -18,8 +18,10 @@ def rows_of(inputs):
 
 
 def test_files_and_folders_of_pictures(tree, pictures):
-    root = tree({**pictures("b", 2), **pictures("a/deep", 1), ".hidden/x.png": b"no", "c": None})
-    inputs = read_inputs([root / "b" / "1.png", root], IMAGES)
+    files = {**pictures("b", 2), **pictures("a/deep", 1), ".hidden/x.png": b"no", "c": None}
+    root = tree({**files, "README.txt": b"words"})
+    with pytest.warns(TemperanceWarning, match=r"README\.txt"):
+        inputs = read_inputs([root / "b" / "1.png", root], IMAGES)
     names = [p.removeprefix(f"{root}/") for p in inputs.ids]
     assert names == ["b/1.png", "a/deep/0.png", "b/0.png", "b/1.png"]
     rows = rows_of(inputs)
@@ -37,6 +39,15 @@ def test_arrays_of_pictures_with_their_channels_anywhere(tmp_path):
     rows = rows_of(inputs)
     np.testing.assert_array_equal(rows[:3], x)
     np.testing.assert_array_equal(rows[3:], x)
+
+
+@pytest.mark.parametrize("scale", [1 / 255, 1.5, -1.0, 0.501])
+def test_pictures_on_another_scale_are_refused(tmp_path, scale):
+    x = np.random.default_rng(0).integers(100, 256, (3, 8, 10, 3)) * scale
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(InvalidInput) as caught:
+        read_inputs([tmp_path / "x.npy"], IMAGES)
+    assert caught.value.expected == "pictures from 0 to 255, whole numbers, as in training"
 
 
 def test_more_rows_than_a_chunk(tmp_path):

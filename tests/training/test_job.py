@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 
-from temperance.errors import InvalidInput, NotFound
+from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.records import Run, loads
 from temperance.training import runs as runs_module
 from temperance.training.bundle import load_bundle
@@ -169,6 +169,91 @@ def test_resuming_a_finished_job_repairs_what_was_lost(done, tmp_path, lost):
     assert (folder / "report.html").exists()
 
 
+def test_workers_and_device_may_change_on_the_way(done, tmp_path):
+    folder = shutil.copytree(done[0], tmp_path / "copy")
+    assert run_job(replace(PLAN, workers=3), folder, resume=True).choice == done[1].choice
+
+
+def test_other_weights_under_the_same_plan_are_refused(tmp_path):
+    pytest.importorskip("timm")
+    import timm
+
+    with torch.random.fork_rng(devices=[]):
+        net = timm.create_model("test_resnet", pretrained=False)
+    file = tmp_path / "w.safetensors"
+    save_file(net.state_dict(), file)
+    x = load_digits().images
+    np.savez(tmp_path / "x.npz", x=x[:60].astype(np.uint8), y=load_digits().target[:60])
+    plan = replace(
+        PLAN, source=str(tmp_path / "x.npz"), model="timm:test_resnet", feature_dim=None,
+        weights=str(file), train_rows=None, image_size=32, arms=("plain",), seeds=1,
+        budget=Budget(epochs=1, batch_size=16),
+    )  # fmt: skip
+    folder = tmp_path / "out"
+    run_job(plan, folder)
+    assert load_bundle(folder).preprocess.shape == (3, 32, 32)  # gray pictures, a net for colour
+    first = net.state_dict()
+    save_file({k: v + 1 if v.is_floating_point() else v for k, v in first.items()}, file)
+    with pytest.raises(InvalidInput) as caught:
+        run_job(plan, folder, resume=True)
+    assert caught.value.subject == f"weights {file}"
+
+
+@pytest.mark.parametrize("where", ["full", "inside"])
+def test_files_of_others_are_not_touched(tmp_path, where):
+    data = tmp_path / "data"
+    data.mkdir()
+    x, y = load_digits(return_X_y=True)
+    np.savez(data / "x.npz", x=x[:99].astype(np.float32), y=y[:99])
+    folder = tmp_path / "own" if where == "full" else data / "runs"
+    plan = PLAN if where == "full" else replace(PLAN, source=str(data))
+    if where == "full":
+        (folder / "state").mkdir(parents=True)
+        (folder / "state" / "notes.txt").write_text("mine")
+        (folder / "model.safetensors").write_bytes(b"mine")
+    with pytest.raises(InvalidInput) as caught:
+        run_job(plan, folder)
+    assert "output folder" in caught.value.subject
+    if where == "full":
+        assert (folder / "model.safetensors").read_bytes() == b"mine"
+        assert (folder / "state" / "notes.txt").read_text() == "mine"
+
+
+def test_copies_of_training_rows_among_the_held_out_are_named(tmp_path):
+    x, y = load_digits(return_X_y=True)
+    x = np.concatenate([x[:100]] * 3).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x, y=np.concatenate([y[:100]] * 3))
+    plan = replace(PLAN, source=str(tmp_path / "x.npz"), train_rows=None, arms=("plain",), seeds=1)
+    with pytest.warns(TemperanceWarning, match="copies of training rows"):
+        comparison = run_job(plan, tmp_path / "out")
+    assert any("test rows are copies of training rows" in n for n in comparison.notices)
+
+
+def test_a_foreign_plan(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for content in ("[]", "{", '{"plan": 1}'):
+        (folder / "plan.json").write_text(content)
+        with pytest.raises(InvalidInput) as caught:
+            run_job(PLAN, folder, resume=True)
+        assert "plan.json" in caught.value.subject
+
+
+def test_names_of_arms_make_names_of_files(tmp_path):
+    plan = replace(PLAN, arms=("bn:T=1e+1", "bn:T=1e-1"), seeds=1, budget=Budget(epochs=1))
+    comparison = run_job(plan, tmp_path / "out")
+    assert [a.arm.temperature for a in comparison.arms] == [10.0, 0.1]
+    assert len(list((tmp_path / "out" / "runs").glob("*.json"))) == 2
+
+
+def test_the_suggested_arm_may_be_another_arm(tmp_path):
+    plan = replace(PLAN, arms=("plain", "bn", "bn:T=suggested"), seeds=1, budget=Budget(epochs=1))
+    comparison = run_job(plan, tmp_path / "out")  # M = 32: the fallback is T = 1
+    assert [a.title for a in comparison.arms] == ["plain, T = 1", "BN, T = 1 (suggested)"]
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "BN, T = 1 (suggested) against plain, T = 1" in page
+
+
 class Stop(Exception):
     """Stands for Ctrl-C."""
 
@@ -306,6 +391,10 @@ def test_a_harmed_folder_is_refused(done, tmp_path, harm):
         weights.unlink()
     elif harm == "other version":
         config.write_text(config.read_text().replace('"format_version": 1', '"format_version": 9'))
+    elif harm == "no temperature":
+        lacking = json.loads(config.read_text())
+        del lacking["posthoc_temperature"]
+        config.write_text(json.dumps(lacking))
     else:
         config.write_text("{")
     with pytest.raises((InvalidInput, NotFound)):

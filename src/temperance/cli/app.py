@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -60,6 +61,8 @@ def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors of the library become one sentence and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = _print_warning
     with warnings.catch_warnings():
         warnings.showwarning = _print_warning
@@ -68,3 +71,11 @@ def main(argv: list[str] | None = None) -> None:
         except TemperanceError as error:
             print_error(error, as_json="--json" in arguments)
             sys.exit(error.exit_code)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            failed = TemperanceError(
+                f"{where}{error.strerror or error}. What was finished is kept; free the disk or "
+                "choose another folder (train goes on with --resume)."
+            )
+            print_error(failed, as_json="--json" in arguments)
+            sys.exit(failed.exit_code)

@@ -27,7 +27,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Output folder.")],
     model: Annotated[
         str,
-        typer.Option(help="convnet, resnet, mlp, probe, or a timm or torchvision name."),
+        typer.Option(help="convnet, resnet, resnet14, mlp, probe; a timm or torchvision name."),
     ] = "auto",
     feature_dim: Annotated[
         int | None, typer.Option("--features", "-M", help="M of the library's own nets.")
@@ -64,7 +64,7 @@ def train(
     ignore: Annotated[
         list[str] | None, typer.Option(help="Label whose rows are left out, repeatable.")
     ] = None,
-    split_seed: Annotated[int, typer.Option(help="Seed of splits and measurements.")] = 0,
+    split_seed: Annotated[int, typer.Option(help="Seed of splits and measurements.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     workers: Annotated[
         int | None,
@@ -123,8 +123,13 @@ def _device(text: str) -> str:
 
     if text == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if text.startswith("cuda") and not torch.cuda.is_available():
-        raise typer.BadParameter("no CUDA device is there", param_hint="--device")
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise typer.BadParameter(
+            f"{text!r} cannot be used: {reason}", param_hint="--device"
+        ) from None
     return text
 
 

@@ -38,7 +38,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise NotFound(str(path), found="no such file", fix="Check the path.")
     with path.open("rb") as file:
         start = file.read(10)
-    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+    whole = start[8:9] == b"{"  # behind the length of its header, whose first byte may be any
+    if not whole and (start[:4] == b"PK\x03\x04" or start[:1] == b"\x80"):
         raise _bad_file(
             path,
             "a pickle or zip archive",

@@ -14,7 +14,7 @@ _NEAR_ONE = (0.87, 1.15)  # post-hoc T that leaves the training T as it is
 
 def suggested_arm(comparison: Comparison) -> ArmSummary | None:
     """Give the arm that trained with the suggested temperature, if there is one."""
-    return next((a for a in comparison.arms if "T=suggested" in a.arm.name), None)
+    return next((a for a in comparison.arms if a.arm.suggested), None)
 
 
 def finding(comparison: Comparison) -> list[str]:
@@ -22,16 +22,25 @@ def finding(comparison: Comparison) -> list[str]:
     arm = suggested_arm(comparison)
     base = next(a for a in comparison.arms if a.arm.name == comparison.baseline)
     if arm is None or not arm.metrics or not arm.differences:
-        return ["No arm with the suggested temperature was compared."]
+        return ["No arm with the suggested temperature was compared with another."]
     points = _difference(arm.differences["accuracy"], 100, 2, " points")
     raw = _difference(arm.differences["nll"], 1, 4, "")
     after = _difference(arm.differences["nll_posthoc"], 1, 4, "")
-    return [
+    first = (
         f"{arm.title} against {base.title}: accuracy {points} ({arm.verdicts['accuracy']}); "
-        f"NLL {raw} ({arm.verdicts['nll']}).",
+        f"NLL {raw} ({arm.verdicts['nll']})."
+    )
+    if not (_converged(arm) and _converged(base)):
+        return [first, "A post-hoc T could not be fitted for both, so none is compared."]
+    return [
+        first,
         f"After a post-hoc T for both: NLL {after} ({arm.verdicts['nll_posthoc']}). This is what "
         "training with T gave beyond what a post-hoc T repairs.",
     ]
+
+
+def _converged(arm: ArmSummary) -> bool:
+    return set(arm.posthoc_statuses) == {"converged"}
 
 
 def next_steps(comparison: Comparison) -> list[str]:
@@ -44,10 +53,12 @@ def next_steps(comparison: Comparison) -> list[str]:
     if not comparison.suggestion.in_domain:
         steps.append(
             "The task lies outside the rule's domain, so that the suggested T is a guess: "
-            "compare two or three values with --arm bn:T=VALUE."
+            "compare two or three values with --arm NORM:T=VALUE."
         )
-    if int(comparison.plan["seeds"]) < 3:
-        steps.append("Train three seeds or more: with fewer, no difference can be shown.")
+    seeds = int(comparison.plan["seeds"])
+    if seeds < 3:
+        why = "no difference can be shown" if seeds == 1 else "intervals are very wide"
+        steps.append(f"Train three seeds or more: with {seeds}, {why}.")
     bad = [a.title for a in comparison.arms if set(a.outcomes) != {"done"}]
     if bad:
         steps.append(f"{', '.join(bad)} did not come to an end: a lower --lr or a higher T may.")
@@ -65,15 +76,15 @@ def _about_posthoc(comparison: Comparison) -> list[str]:
         return []
     shown = "; ".join(f"{title} ({status})" for title, status in odd.items())
     return [
-        f"The post-hoc fit did not converge and T = 1 was used for: {shown}. Hold more rows out: "
-        "with few of them, all may be right."
+        f"The post-hoc fit did not converge and T = 1 was used for: {shown}. With few held-out "
+        "rows all may be right; a validation part of your own (val/) gives more."
     ]
 
 
 def _about_temperature(comparison: Comparison) -> list[str]:
     """Read the post-hoc T: near 1 it says that the training T fits the budget."""
     arm = suggested_arm(comparison)
-    if arm is None or not arm.posthoc_temperatures:
+    if arm is None or not arm.posthoc_temperatures or not _converged(arm):
         return []
     logs = [math.log(t) for t in arm.posthoc_temperatures]
     posthoc = math.exp(sum(logs) / len(logs))
@@ -83,7 +94,8 @@ def _about_temperature(comparison: Comparison) -> list[str]:
     other = arm.arm.temperature * (2 if low else 0.5)
     return [
         f"The post-hoc T of {arm.title} is {posthoc:.2f}: after training the model is still "
-        f"{'over' if low else 'under'}-confident. Try --arm bn:T={other:.3g} with this budget."
+        f"{'over' if low else 'under'}-confident. Try --arm {arm.arm.prefix}:T={other:.3g} "
+        "with this budget."
     ]
 
 

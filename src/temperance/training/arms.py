@@ -7,12 +7,13 @@ the same initial weights, the same order of the data, the same budget.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from temperance.errors import InvalidInput
 from temperance.records import Suggestion
 
-__all__ = ["BASELINE", "DEFAULT_ARMS", "Arm", "parse_arm"]
+__all__ = ["BASELINE", "DEFAULT_ARMS", "Arm", "merge_arms", "parse_arm"]
 
 NORMS = {"plain": "none", "bn": "batch", "ln": "layer"}
 BASELINE = "plain"
@@ -31,19 +32,63 @@ class Arm:
         norm: ``none``, ``batch`` or ``layer``.
         temperature: T in training and in the model.
         smoothing: label smoothing of the training loss, 0 to below 1.
+        aliases: other names of the same setting, which is trained once.
     """
 
     name: str
     norm: str
     temperature: float
     smoothing: float = 0.0
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def setting(self) -> tuple[str, float, float]:
+        """What makes two arms the same training."""
+        return self.norm, self.temperature, self.smoothing
+
+    @property
+    def suggested(self) -> bool:
+        """Whether this arm trains with the suggested temperature."""
+        return any("T=suggested" in name for name in (self.name, *self.aliases))
+
+    @property
+    def prefix(self) -> str:
+        """The word for its norm in the grammar: ``plain``, ``bn`` or ``ln``."""
+        return next(word for word, norm in NORMS.items() if norm == self.norm)
 
     @property
     def title(self) -> str:
-        """Name for tables and plots, for instance ``BN, T = 3.48``."""
+        """Name for tables and plots, for instance ``BN, T = 3.48 (suggested)``."""
         norm = {"none": "plain", "batch": "BN", "layer": "LN"}[self.norm]
-        text = f"{norm}, T = {self.temperature:.3g}"
+        number = f"{self.temperature:.3g}"
+        if float(number) != self.temperature and not self.suggested and "sqrt" not in self.name:
+            number = f"{self.temperature:g}"
+        text = f"{norm}, T = {number}" + (" (suggested)" if self.suggested else "")
         return f"{text}, smoothing {self.smoothing:g}" if self.smoothing else text
+
+
+def merge_arms(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """Join arms that are the same training under two names; the first name stays.
+
+    Args:
+        arms: arms in the order in which they were asked for.
+
+    Returns:
+        Arms with different settings; what was joined is in ``aliases``.
+
+    Example:
+        >>> from temperance.training.arms import Arm, merge_arms
+        >>> one = merge_arms([Arm("bn", "batch", 1.0), Arm("bn:T=suggested", "batch", 1.0)])
+        >>> [(arm.name, arm.title) for arm in one]
+        [('bn', 'BN, T = 1 (suggested)')]
+    """
+    found: dict[tuple[str, float, float], Arm] = {}
+    for arm in arms:
+        first = found.get(arm.setting)
+        found[arm.setting] = (
+            arm if first is None else replace(first, aliases=(*first.aliases, arm.name))
+        )
+    return tuple(found.values())
 
 
 def parse_arm(text: str, *, feature_dim: int, suggestion: Suggestion) -> Arm:

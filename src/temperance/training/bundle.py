@@ -30,6 +30,15 @@ __all__ = ["Bundle", "load_bundle", "save_bundle"]
 
 FORMAT = "temperance-model"
 FORMAT_VERSION = 1
+_KEYS = (
+    "model",
+    "class_map",
+    "preprocess",
+    "temperature",
+    "posthoc_temperature",
+    "sha256",
+    "probe",
+)
 _PROBE_ROWS, _PROBE_SEED = 4, 0
 _PROBE_TOLERANCE = 1e-3  # relative; another machine's kernels differ by about 1e-6
 
@@ -65,7 +74,7 @@ def save_bundle(folder: Path, model: nn.Module, config: Mapping[str, Any]) -> No
     from safetensors.torch import save
 
     state = {k: v.detach().cpu().contiguous().clone() for k, v in model.state_dict().items()}
-    content = save(state, metadata={"format": "pt", "made_by": f"temperance {__version__}"})
+    content = save(state, metadata={"format": "pt"})  # two entries would come in any order
     shape = tuple(config["preprocess"]["shape"])
     whole = {
         "format": FORMAT,
@@ -142,6 +151,11 @@ def _read_config(path: Path) -> dict[str, Any]:
             expected=f"format {FORMAT}, version {FORMAT_VERSION}",
             found=f"{kind or type(config).__name__}",
             fix="Use an output folder of temperance train, and a release that knows its version.",
+        )
+    missing = sorted(set(_KEYS) - set(config))
+    if missing:
+        raise InvalidInput(
+            str(path), expected=", ".join(_KEYS), found=f"no {missing[0]}", fix="Copy it again."
         )
     return dict(config)
 

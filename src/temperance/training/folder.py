@@ -96,13 +96,19 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         ) from error
 
 
+def _is_output(folder: Path) -> bool:
+    """Whether a folder is what an earlier training wrote."""
+    return (folder / "plan.json").is_file() and (folder / "runs").is_dir()
+
+
 def _folders(folder: Path, skipped: _Skipped) -> list[Path]:
     """Folders right below, in plain character order; whatever else is there is noted."""
     kept = list[Path]()
     for entry in _entries(folder):
         path = Path(entry.path)
         if entry.is_dir():
-            (skipped.folders if is_junk(entry.name) else kept).append(path)
+            junk = is_junk(entry.name) or _is_output(path)
+            (skipped.folders if junk else kept).append(path)
         else:
             skipped.files.append(path)
     return kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temperance.arrays import as_matrix
-from temperance.errors import InvalidInput, need
-from temperance.training.folder import is_junk
+from temperance.errors import InvalidInput, TemperanceWarning, need
+from temperance.training.folder import SUFFIXES, is_junk
 from temperance.training.preprocess import Preprocess, decode_image
 
 __all__ = ["Inputs", "read_inputs"]
@@ -58,7 +59,16 @@ def read_inputs(
     Raises:
         InvalidInput: naming the file, for what is not there, cannot be read, or does not fit.
     """
-    files = [file for path in paths for file in _files(Path(path), preprocess.kind)]
+    skipped: list[Path] = []
+    files = [file for path in paths for file in _files(Path(path), preprocess.kind, skipped)]
+    if skipped:
+        warnings.warn(
+            f"{len(skipped)} files that are no pictures were skipped: "
+            + ", ".join(map(str, skipped[:5]))
+            + (", ..." if len(skipped) > 5 else ""),
+            TemperanceWarning,
+            stacklevel=2,
+        )
     if not files:
         raise InvalidInput(
             "inputs",
@@ -111,7 +121,7 @@ def _stored(
         yield np.stack(waiting)
 
 
-def _files(path: Path, kind: str) -> list[Path]:
+def _files(path: Path, kind: str, skipped: list[Path]) -> list[Path]:
     """The files that a path stands for; a folder stands for the pictures in and below it."""
     if path.is_file():
         return [path]
@@ -123,10 +133,12 @@ def _files(path: Path, kind: str) -> list[Path]:
         raise InvalidInput(
             str(path), expected="a file of features", found="a folder", fix="Name its files."
         )
-    found = []
+    found: list[Path] = []
     for root, folders, names in os.walk(path):
         folders[:] = sorted(f for f in folders if not is_junk(f))
-        found += [Path(root) / n for n in sorted(names) if not is_junk(n)]
+        for name in sorted(n for n in names if not is_junk(n)):
+            known = Path(name).suffix.lower() in (*SUFFIXES, *_ARRAYS, ".parquet")
+            (found if known else skipped).append(Path(root) / name)
     return found
 
 
@@ -192,7 +204,26 @@ def _fitted(file: Path, x: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]
             found=f"shape {list(x.shape)}",
             fix="Bring them to that shape.",
         )
-    return as_matrix(x.reshape(len(x), -1), subject=str(file)).reshape(x.shape)
+    x = as_matrix(x.reshape(len(x), -1), subject=str(file)).reshape(x.shape)
+    if preprocess.kind == "images":
+        _check_scale(file, x, preprocess)
+    return x
+
+
+def _check_scale(file: Path, x: NDArray[Any], preprocess: Preprocess) -> None:
+    """Pictures on another scale than those of the training would be predicted wrongly."""
+    low, high, white = float(x.min()), float(x.max()), preprocess.white
+    whole = preprocess.dtype != "uint8" or bool((x == np.floor(x)).all())
+    if white is None or (low >= 0 and high <= white and whole):
+        return
+    raise InvalidInput(
+        str(file),
+        expected=f"pictures from 0 to {white:g}"
+        + (", whole numbers" if preprocess.dtype == "uint8" else "")
+        + ", as in training",
+        found=f"values from {low:.4g} to {high:.4g}" + ("" if whole else ", with fractions"),
+        fix="Bring them to the scale of the training pictures.",
+    )
 
 
 def _csv(file: Path) -> tuple[list[str], list[list[str]]]:

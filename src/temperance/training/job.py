@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from temperance.errors import InvalidInput, TemperanceError
 from temperance.files import check_writable, write_bytes
@@ -25,6 +26,8 @@ from temperance.training.table import Comparison, summarize
 from temperance.version import __version__
 
 __all__ = ["run_job"]
+
+_MAY_DIFFER = ("workers", "device")  # how the work is done, not what is done
 
 
 def run_job(
@@ -101,7 +104,16 @@ def _only_one(folder: Path) -> Iterator[None]:
 def _check_plan(folder: Path, plan: Plan, *, resume: bool) -> None:
     """Refuse a folder with a job in it, unless it is this job and it is to go on."""
     file = folder / "plan.json"
+    _refuse_inside(folder, plan.source)
     if not file.exists():
+        others = sorted(p.name for p in folder.iterdir())
+        if others:
+            raise InvalidInput(
+                f"output folder {folder}",
+                expected="a new or empty folder, or one of temperance train",
+                found=", ".join(others[:5]) + (", ..." if len(others) > 5 else ""),
+                fix="Choose another folder; nothing in this one was touched.",
+            )
         return
     if not resume:
         raise InvalidInput(
@@ -110,10 +122,10 @@ def _check_plan(folder: Path, plan: Plan, *, resume: bool) -> None:
             found="a training",
             fix="Pass --resume to go on with it, or choose another folder.",
         )
-    old = json.loads(file.read_text(encoding="utf-8"))["plan"]
+    old = _read_plan(file)["plan"]
     new = plan.to_dict()
     for key in new:
-        if old.get(key) != new[key]:
+        if key not in _MAY_DIFFER and old.get(key) != new[key]:
             raise InvalidInput(
                 f"output folder {folder}",
                 expected=f"the same job: {key} = {old.get(key)!r}",
@@ -122,18 +134,48 @@ def _check_plan(folder: Path, plan: Plan, *, resume: bool) -> None:
             )
 
 
+def _refuse_inside(folder: Path, source: str) -> None:
+    """An output folder among the data would be read as a class the next time."""
+    data = Path(source)
+    if data.is_dir() and folder.resolve().is_relative_to(data.resolve()):
+        raise InvalidInput(
+            f"output folder {folder}",
+            expected=f"a folder outside the data in {source}",
+            found="one inside",
+            fix="Choose another with --out.",
+        )
+
+
+def _read_plan(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {"plan": dict(found["plan"]), "fingerprints": dict(found["fingerprints"])}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidInput(
+            str(file),
+            expected="the plan of a training",
+            found=f"something else ({error})",
+            fix="Choose another folder.",
+        ) from error
+
+
 def _keep_plan(folder: Path, prepared: Prepared) -> None:
     file = folder / "plan.json"
-    facts = {"plan": prepared.plan.to_dict(), "fingerprint": prepared.data.fingerprint}
+    prints = {"data": prepared.data.fingerprint}
+    if prepared.plan.weights is not None:
+        content = Path(prepared.plan.weights).read_bytes()
+        prints["weights"] = hashlib.sha256(content).hexdigest()
+    facts = {"plan": prepared.plan.to_dict(), "fingerprints": prints}
     if file.exists():
-        old = json.loads(file.read_text(encoding="utf-8"))
-        if old["fingerprint"] != facts["fingerprint"]:
-            raise InvalidInput(
-                f"data {prepared.plan.source}",
-                expected="the data that the training was started with",
-                found="other rows, labels or classes",
-                fix="Put the data back, or start into another folder.",
-            )
+        old = _read_plan(file)["fingerprints"]
+        for what, source in (("data", prepared.plan.source), ("weights", prepared.plan.weights)):
+            if old.get(what) != prints.get(what):
+                raise InvalidInput(
+                    f"{what} {source}",
+                    expected=f"the {what} that the training was started with",
+                    found="other content",
+                    fix="Put it back, or start into another folder.",
+                )
         return
     text = json.dumps({**facts, "version": __version__}, indent=2, ensure_ascii=False)
     write_bytes(file, text.encode())
@@ -171,7 +213,7 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
         {
             "model": {
                 "name": prepared.model_name,
-                "input_shape": list(prepared.data.input_shape),
+                "input_shape": list(prepared.preprocess.shape),
                 "feature_dim": prepared.plan.feature_dim,
                 "head": find_head(model, example).name,
             },
@@ -207,6 +249,9 @@ def _is_shipped(folder: Path, arm: Arm, seed: int) -> bool:
 
 def _tidy(folder: Path) -> None:
     """Drop states and the weights of single runs; records and logits stay."""
-    shutil.rmtree(folder / "state", ignore_errors=True)
+    for file in (folder / "state").glob("*.safetensors"):
+        file.unlink()
+    with suppress(OSError):
+        (folder / "state").rmdir()
     for file in (folder / "runs").glob("*.weights.safetensors"):
         file.unlink()

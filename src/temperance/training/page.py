@@ -20,6 +20,7 @@ from temperance.training.table import ArmSummary, Comparison
 
 __all__ = ["render_page", "render_plots", "write_page"]
 
+_NORMS = {"batch": "with a BatchNorm", "layer": "with a LayerNorm", "none": "without a norm"}
 _FOREST = ("accuracy", "nll", "nll_posthoc")
 
 
@@ -128,8 +129,8 @@ def _suggested(comparison: Comparison) -> list[html.Section]:
     lines: list[html.Section] = [
         html.Heading("What was suggested, and why"),
         html.Paragraph(
-            f"T = {suggestion.temperature:.4g} with a {suggestion.norm} norm in front of the "
-            f"output layer (rule: {by}). The task lies {where} the rule's domain. {_csg(csg)}"
+            f"T = {suggestion.temperature:.4g}, {_NORMS[suggestion.norm]} in front of the output "
+            f"layer (rule: {by}). The task lies {where} the rule's domain. {_csg(csg)}"
         ),
     ]
     if suggestion.reasons:
@@ -211,7 +212,9 @@ def _arms(comparison: Comparison, pictures: Mapping[str, bytes]) -> list[html.Se
                 pictures["differences"],
                 alt="Forest plot of the differences of every arm to the baseline",
                 caption="Paired by seed and row; the interval joins the spread of the seeds and "
-                "that of the rows.",
+                "that of the rows."
+                if int(comparison.plan["seeds"]) > 1
+                else "Paired by row. One seed: the interval covers the rows only.",
             ),
         ]
     if comparison.choice is not None:

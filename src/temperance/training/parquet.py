@@ -119,7 +119,7 @@ def _columns(path: Path, schema: Any, label: str) -> _Columns:
             path,
             f"a column {label} with the labels",
             f"the columns {', '.join(schema.names)}",
-            'Name the column of the labels with label="...".',
+            'Name the column of the labels with label="..." (--label).',
         )
     names = [n for n in schema.names if n != label and not n.startswith("__index_level_")]
     pictures = [n for n in names if _holds_pictures(schema.field(n).type)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -10,24 +11,25 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from temperance.errors import InvalidInput
+from temperance.errors import InvalidInput, TemperanceWarning
 from temperance.head import check_batches, check_temperature
 from temperance.models import find_head
 from temperance.records import Features, Suggestion, Task
 from temperance.rules import suggest
 from temperance.task import collect, measure
-from temperance.training.arms import Arm, parse_arm
-from temperance.training.dataset import DataSet
+from temperance.training.arms import Arm, merge_arms, parse_arm
+from temperance.training.dataset import DataSet, row_digests
 from temperance.training.loop import Batches, plan_steps
 from temperance.training.nets import NETS, BuiltNet, build_net
 from temperance.training.plan import Plan, Prepared, Progress
 from temperance.training.preprocess import make_preprocess
 from temperance.training.sources import open_data
-from temperance.training.splits import make_splits, select
+from temperance.training.splits import Splits, make_splits, select
 from temperance.training.zoo import find_zoo
 
 __all__ = ["new_net", "prepare"]
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _TORCHVISION_SIDE = 224  # what torchvision's classification weights were trained with
 _MAX_INPUTS = 4096  # numbers per picture that stand for the task; larger ones are averaged down
 
@@ -66,9 +68,10 @@ def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
     task = _measured(plan, net, Batches(part.x, part.y, preprocess), data, head.in_features)
     suggestion = suggest(task, plan.rule)
     arms = _arms(plan, head.in_features, suggestion)
-    if any(arm.norm == "batch" for arm in arms):
+    own = any(isinstance(m, _BATCH_NORMS) for m in net.module.modules())
+    if own or any(arm.norm == "batch" for arm in arms):
         _check_batch_size(len(part), plan.budget.batch_size)
-    notices = (*data.notices, *splits.notices, *net.notices)
+    notices = (*data.notices, *splits.notices, *_copies(data, splits), *net.notices)
     return Prepared(plan, data, splits, preprocess, net.name, task, suggestion, arms, notices)
 
 
@@ -85,6 +88,20 @@ def new_net(plan: Plan, data: DataSet, *, seed: int) -> BuiltNet:
         feature_dim=plan.feature_dim,
         weights=plan.weights,
     )
+
+
+def _copies(data: DataSet, splits: Splits) -> list[str]:
+    """Name the held-out rows that the net is trained on, too: their figures are too good."""
+    trained = set(row_digests(select(data, splits.train).x))
+    found = []
+    for name in ("fit", "test"):
+        rows = select(data, getattr(splits, name)).x
+        count = sum(digest in trained for digest in row_digests(rows))
+        if count:
+            found.append(f"{count} of the {len(rows)} {name} rows are copies of training rows")
+    for text in found:
+        warnings.warn(f"{data.name}: {text}", TemperanceWarning, stacklevel=3)
+    return found
 
 
 def _size_of_model(plan: Plan) -> int | None:
@@ -123,7 +140,7 @@ def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ..
             found=", ".join(names) or "none",
             fix="Name every arm once.",
         )
-    return tuple(arms)
+    return merge_arms(arms)
 
 
 def _measured(plan: Plan, net: BuiltNet, rows: Batches, data: DataSet, feature_dim: int) -> Task:

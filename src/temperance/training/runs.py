@@ -6,12 +6,12 @@ A finished run is three files in ``runs/`` (record, logits, weights); a run unde
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from torch import nn
 
@@ -162,7 +162,7 @@ def _judged(
 # ------------------------------------------------------------------ keeping runs
 def key_of(arm: Arm, seed: int) -> str:
     """Name of a run's files."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", arm.name) + f"-seed{seed}"
+    return quote(arm.name.replace(":", "-").replace("=", "-"), safe="") + f"-seed{seed}"
 
 
 def keep_run(out: Path, arm: Arm, seed: int, scored: Scored, model: nn.Module) -> None:

@@ -60,7 +60,7 @@ class BadPictures(InvalidInput):
             "pictures",
             expected="files that can be decoded",
             found=f"{len(files)} of {total} that cannot be: {_listed(files)}",
-            fix='Repair or remove them, or leave them out with on_bad="skip".',
+            fix='Repair or remove them, or leave them out with on_bad="skip" (--on-bad skip).',
         )
 
 

@@ -83,6 +83,7 @@ def open_data(
         ids = compress(compress(found.parts[part].ids, read.kept.tolist()), good[part].tolist())
         parts[part] = Part(x[part], read.ids[good[part]], tuple(ids))
     class_map = labels["train"].class_map
+    _check_names([*class_map.names, *(i for p in parts.values() for i in p.ids)])
     _check_classes(name, parts, class_map, said)
     digests = {part: row_digests(p.x) for part, p in parts.items()}
     _find_duplicates(parts, digests, said)
@@ -99,6 +100,20 @@ def open_data(
         warnings=tuple(said.warnings),
         fingerprint=fingerprint_of(found.kind, parts, class_map.names, digests),
     )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Names of classes and files are written into reports, which are UTF-8."""
+    for name in names:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                "names of classes and files",
+                expected="names in UTF-8",
+                found=ascii(name),
+                fix="Rename it.",
+            ) from error
 
 
 @dataclass

@@ -123,7 +123,8 @@ def summarize(prepared: Prepared, scored: Sequence[Scored]) -> Comparison:
     runs = _by_arm(prepared, scored)
     judged = {name: {s: _judge(prepared, r) for s, r in of.items()} for name, of in runs.items()}
     done = {n: {s: j for s, j in of.items() if j is not None} for n, of in judged.items()}
-    baseline = BASELINE if BASELINE in runs else prepared.arms[0].name
+    named = (a.name for a in prepared.arms if BASELINE in (a.name, *a.aliases))
+    baseline = next(named, prepared.arms[0].name)
     arms = tuple(
         _summary(arm, runs[arm.name], done, baseline, prepared.plan.bins) for arm in prepared.arms
     )
@@ -198,15 +199,23 @@ def _choose(arms: Sequence[ArmSummary], done: Mapping[str, Mapping[int, _Judged]
     candidates = [a for a in whole if a.arm.norm != "layer"] or whole
     if not candidates:
         return None
-    best = min(candidates, key=lambda a: a.held_out_nll or math.inf)
+    best = min(candidates, key=_held_out)
     seeds = done[best.arm.name]
     seed = min(seeds, key=lambda s: seeds[s].held_out_nll)
+    among = "of the arms that fold into one linear layer, the"
     why = (
-        f"lowest mean NLL on the rows held out for fitting, after a post-hoc T "
-        f"({best.held_out_nll:.4f} nats), and of its seeds the one with the lowest "
-        f"({seeds[seed].held_out_nll:.4f}); the test rows chose nothing"
+        f"{among if candidates != whole else 'the'} lowest mean NLL on the rows held out for "
+        f"fitting, after a post-hoc T ({best.held_out_nll:.4f} nats), and of its seeds the one "
+        f"with the lowest ({seeds[seed].held_out_nll:.4f}); the test rows chose nothing"
     )
+    first = min(whole, key=_held_out)
+    if _held_out(first) < _held_out(best):
+        why += f". {first.title}, which does not fold, has {first.held_out_nll:.4f}"
     return Choice(best.arm.name, seed, why)
+
+
+def _held_out(summary: ArmSummary) -> float:
+    return math.inf if summary.held_out_nll is None else summary.held_out_nll
 
 
 def _data(prepared: Prepared) -> dict[str, Any]:
