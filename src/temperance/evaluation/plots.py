@@ -117,8 +117,8 @@ def _diagram(axes: Axes, panel: Mapping[str, Any]) -> None:
             x, y, sizes, color=colour, marker=marker, edgecolor="white", clip_on=False, zorder=4
         )
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.set_title(textwrap.fill(panel["title"], 34), pad=17)
-    axes.text(0, 1.025, _ece_line(panel["stages"]), transform=axes.transAxes, color=_MUTED)
+    axes.set_title(textwrap.fill(panel["title"], 34), pad=23)
+    axes.text(0, 1.05, _ece_line(panel["stages"]), transform=axes.transAxes, color=_MUTED)
     axes.tick_params(labelbottom=False)
 
 
