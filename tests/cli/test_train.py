@@ -110,8 +110,12 @@ def test_ctrl_c_leaves_a_state(tmp_path, workers):
     out = tmp_path / "out"
     options = ["--model", "mlp", "-M", "16", "--epochs", "1000000", "--seeds", "1"]
     command = ["train", "digits", "--out", str(out), *options, "--workers", workers]
+    code = (  # a job in the background of a script has Ctrl-C switched off
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from temperance.cli import main; main({command!r})"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", f"from temperance.cli import main; main({command!r})"],
+        [sys.executable, "-c", code],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -128,6 +132,7 @@ def test_ctrl_c_leaves_a_state(tmp_path, workers):
         printed, err = process.communicate(timeout=60)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode == 130, err
     assert "--resume" in err
     assert "Traceback" not in err
