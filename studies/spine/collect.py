@@ -56,7 +56,15 @@ def table_of(name: str, report: dict[str, Any]) -> list[str]:
         "| accuracy against plain | NLL after against plain |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    return [*lines, *[_line(arm) for arm in report["arms"]], ""]
+    alone = [
+        f"T alone, {arm['title']} against {arm['against_norm']['other']}: accuracy "
+        f"{_difference(arm['against_norm'], 'accuracy', 100, 2)}; NLL after "
+        f"{_difference(arm['against_norm'], 'nll_posthoc', 1, 4)}."
+        for arm in report["arms"]
+        if arm["against_norm"] and arm["against_norm"]["other"] != report["baseline"]
+    ]
+    rows = [_line(arm) for arm in report["arms"]]
+    return [*lines, *rows, "", *[f"- {text}" for text in alone], ""]
 
 
 def _line(arm: dict[str, Any]) -> str:
@@ -79,9 +87,10 @@ def _line(arm: dict[str, Any]) -> str:
 
 
 def _difference(arm: dict[str, Any], metric: str, scale: float, digits: int) -> str:
-    if metric not in arm["differences"]:
+    differences = arm["differences"] if "differences" in arm else arm["metrics"]
+    if metric not in differences:
         return "-"
-    d = arm["differences"][metric]
+    d = differences[metric]
     low, high = (scale * v for v in d["interval"])
     text = f"{scale * d['value']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
     return f"{text}, {arm['verdicts'][metric]}"

@@ -1,6 +1,7 @@
 """The main job as a whole: its outputs, resuming, what it refuses, and prediction."""
 
 import json
+import multiprocessing.spawn
 import os
 import shutil
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 
-from temperance.errors import InvalidInput, NotFound, TemperanceWarning
+from temperance.errors import InvalidInput, NotFound, TemperanceError, TemperanceWarning
 from temperance.records import Run, loads
 from temperance.training import runs as runs_module
 from temperance.training.bundle import load_bundle
@@ -310,6 +311,14 @@ def test_runs_in_processes_are_the_runs_in_this_one(done, tmp_path):
     plan = replace(PLAN, workers=2)
     comparison = run_job(plan, tmp_path / "out")
     assert [a.held_out_nll for a in comparison.arms] == [a.held_out_nll for a in done[1].arms]
+
+
+def test_a_process_that_dies_while_it_starts_is_an_error_and_no_hang(tmp_path, monkeypatch):
+    """As where a script has no guard around its main part."""
+    monkeypatch.setattr(multiprocessing.spawn, "get_executable", lambda: b"/bin/false")
+    with pytest.raises(TemperanceError) as caught:
+        run_job(replace(PLAN, workers=2), tmp_path / "out")
+    assert "--resume" in str(caught.value)
 
 
 # ------------------------------------------------------------------ what does not come to an end

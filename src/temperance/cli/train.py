@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ from temperance.cli.output import number, print_json, print_table
 from temperance.errors import Interrupted
 
 if TYPE_CHECKING:
+    from temperance.records import Estimate
     from temperance.training.plan import Progress
     from temperance.training.table import ArmSummary, Comparison
 
@@ -219,8 +220,11 @@ def _print_tables(comparison: Comparison) -> None:
     )
     paired = ("arm", "accuracy (points)", "NLL", "NLL after post-hoc", "verdict (NLL after)")
     rows = [_difference_row(a) for a in comparison.arms if a.differences]
+    alone = [_alone_row(a, comparison) for a in comparison.arms if _is_alone(a, comparison)]
     if rows:
         print_table(f"Difference to {comparison.baseline}, paired, 95 % interval", paired, rows)
+    if alone:
+        print_table("What T did by itself: difference to the same norm at T = 1", paired, alone)
 
 
 def _row(summary: ArmSummary) -> list[str]:
@@ -239,18 +243,35 @@ def _row(summary: ArmSummary) -> list[str]:
     ]
 
 
+def _is_alone(summary: ArmSummary, comparison: Comparison) -> bool:
+    return summary.against_norm is not None and summary.against_norm.other != comparison.baseline
+
+
+def _alone_row(summary: ArmSummary, comparison: Comparison) -> list[str]:
+    found = summary.against_norm
+    assert found is not None
+    title = next(a.title for a in comparison.arms if a.arm.name == found.other)
+    return _cells(f"{summary.title} less {title}", found.metrics, found.verdicts)
+
+
 def _difference_row(summary: ArmSummary) -> list[str]:
+    return _cells(summary.title, summary.differences, summary.verdicts)
+
+
+def _cells(
+    title: str, differences: Mapping[str, Estimate], verdicts: Mapping[str, str]
+) -> list[str]:
     def cell(name: str, scale: float, digits: int) -> str:
-        e = summary.differences[name]
+        e = differences[name]
         text = f"{scale * e.value:+.{digits}f}"
         if e.interval is None:
             return text
         return f"{text} [{scale * e.interval[0]:+.{digits}f}, {scale * e.interval[1]:+.{digits}f}]"
 
     return [
-        summary.title,
+        title,
         cell("accuracy", 100, 2),
         cell("nll", 1, 4),
         cell("nll_posthoc", 1, 4),
-        summary.verdicts["nll_posthoc"],
+        verdicts["nll_posthoc"],
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from temperance.records import Estimate
-from temperance.training.table import ArmSummary, Comparison
+from temperance.training.table import ArmSummary, Comparison, Difference
 
 __all__ = ["finding", "next_steps", "suggested_arm"]
 
@@ -23,19 +23,28 @@ def finding(comparison: Comparison) -> list[str]:
     base = next(a for a in comparison.arms if a.arm.name == comparison.baseline)
     if arm is None or not arm.metrics or not arm.differences:
         return ["No arm with the suggested temperature was compared with another."]
-    points = _difference(arm.differences["accuracy"], 100, 2, " points")
-    raw = _difference(arm.differences["nll"], 1, 4, "")
-    after = _difference(arm.differences["nll_posthoc"], 1, 4, "")
-    first = (
-        f"{arm.title} against {base.title}: accuracy {points} ({arm.verdicts['accuracy']}); "
-        f"NLL {raw} ({arm.verdicts['nll']})."
-    )
+    lines = _compared(arm, base.title, Difference(base.title, arm.differences, arm.verdicts))
     if not (_converged(arm) and _converged(base)):
-        return [first, "A post-hoc T could not be fitted for both, so none is compared."]
+        return [lines[0], "A post-hoc T could not be fitted for both, so none is compared."]
+    lines[1] += " This is what training with norm and T gave beyond what a post-hoc T repairs."
+    alone = arm.against_norm
+    if alone is not None and alone.other != comparison.baseline:
+        title = next(a.title for a in comparison.arms if a.arm.name == alone.other)
+        lines += [f"What T did alone: {line}" for line in _compared(arm, title, alone)[1:]]
+    return lines
+
+
+def _compared(arm: ArmSummary, title: str, found: Difference) -> list[str]:
+    """Two sentences: figures as they are, and after a post-hoc T."""
+    points = _difference(found.metrics["accuracy"], 100, 2, " points")
+    raw = _difference(found.metrics["nll"], 1, 4, "")
+    after = _difference(found.metrics["nll_posthoc"], 1, 4, "")
+    verdicts = found.verdicts
     return [
-        first,
-        f"After a post-hoc T for both: NLL {after} ({arm.verdicts['nll_posthoc']}). This is what "
-        "training with T gave beyond what a post-hoc T repairs.",
+        f"{arm.title} against {title}: accuracy {points} ({verdicts['accuracy']}); "
+        f"NLL {raw} ({verdicts['nll']}).",
+        f"Against {title} after a post-hoc T for both: accuracy {points} "
+        f"({verdicts['accuracy']}), NLL {after} ({verdicts['nll_posthoc']}).",
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,11 @@ from temperance.training.table import ArmSummary, Comparison
 __all__ = ["render_page", "render_plots", "write_page"]
 
 _NORMS = {"batch": "with a BatchNorm", "layer": "with a LayerNorm", "none": "without a norm"}
+_SHOWN = (
+    ("accuracy", "Accuracy, points", 2),
+    ("nll", "NLL", 4),
+    ("nll_posthoc", "NLL after", 4),
+)
 _FOREST = ("accuracy", "nll", "nll_posthoc")
 
 
@@ -208,6 +213,7 @@ def _arms(comparison: Comparison, pictures: Mapping[str, bytes]) -> list[html.Se
     if "differences" in pictures:
         sections += [
             _differences(comparison),
+            *_alone(comparison),
             html.Figure(
                 pictures["differences"],
                 alt="Forest plot of the differences of every arm to the baseline",
@@ -243,25 +249,48 @@ def _row(arm: ArmSummary) -> tuple[Any, ...]:
     )
 
 
-def _differences(comparison: Comparison) -> html.Table:
-    names = (
-        ("accuracy", "Accuracy, points", 2),
-        ("nll", "NLL", 4),
-        ("nll_posthoc", "NLL after", 4),
-    )
+def _difference_columns() -> tuple[html.Column, ...]:
     columns = [html.Column("Arm")]
-    for name, title, digits in names:
+    for name, title, digits in _SHOWN:
         kind = "percent" if name == "accuracy" else "number"
         columns += [html.Column(title, kind, digits, signed=True), html.Column("Shows")]
-    rows = []
-    for arm in comparison.arms:
-        if arm.differences:
-            cells: list[str | Estimate] = [arm.title]
-            for name, _, _ in names:
-                cells += [arm.differences[name], arm.verdicts[name]]
-            rows.append(tuple(cells))
+    return tuple(columns)
+
+
+def _differences(comparison: Comparison) -> html.Table:
+    rows = [
+        _cells(arm.title, arm.differences, arm.verdicts, _SHOWN)
+        for arm in comparison.arms
+        if arm.differences
+    ]
     caption = f"Differences to {_baseline(comparison).title}, with 95 % intervals"
-    return html.Table(tuple(columns), tuple(rows), caption=caption)
+    return html.Table(_difference_columns(), tuple(rows), caption=caption)
+
+
+def _cells(
+    title: str,
+    differences: Mapping[str, Estimate],
+    verdicts: Mapping[str, str],
+    names: Sequence[tuple[str, str, int]],
+) -> tuple[Any, ...]:
+    cells: list[str | Estimate] = [title]
+    for name, _, _ in names:
+        cells += [differences[name], verdicts[name]]
+    return tuple(cells)
+
+
+def _alone(comparison: Comparison) -> list[html.Section]:
+    """What T did by itself: every arm against the same norm at T = 1."""
+    titles = {a.arm.name: a.title for a in comparison.arms}
+    rows = [
+        _cells(f"{a.title} less {titles[d.other]}", d.metrics, d.verdicts, _SHOWN)
+        for a in comparison.arms
+        if (d := a.against_norm) is not None and d.other != comparison.baseline
+    ]
+    if not rows:
+        return []
+    caption = "What T did by itself: against the same norm at T = 1"
+    return [html.Table(_difference_columns(), tuple(rows), caption=caption)]
 
 
 def _figures(pictures: Mapping[str, bytes]) -> list[html.Section]:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import torch
 from torch import nn
 
 from temperance.evaluation import EvaluateOptions, evaluate, fit_temperature
@@ -117,7 +120,8 @@ def run_one(
         on_epoch=_Saver(file, report),
     )
     result = _judged(prepared, rows, training, (arm, seed), time.monotonic() - begun)
-    keep_run(out, arm, seed, result, training.model)
+    labels = {name: np.asarray(rows[name].y) for name in ("fit", "test")}
+    keep_run(out, (arm, seed), result, training.model, labels)
     file.unlink(missing_ok=True)
 
 
@@ -165,15 +169,21 @@ def key_of(arm: Arm, seed: int) -> str:
     return quote(arm.name.replace(":", "-").replace("=", "-"), safe="") + f"-seed{seed}"
 
 
-def keep_run(out: Path, arm: Arm, seed: int, scored: Scored, model: nn.Module) -> None:
+def keep_run(
+    out: Path, which: tuple[Arm, int], scored: Scored, model: nn.Module, labels: Mapping[str, Any]
+) -> None:
     """Write a finished run: weights and logits first, then its record, which makes it count."""
     from safetensors.torch import save
 
-    path = out / "runs" / key_of(arm, seed)
+    path = out / "runs" / key_of(*which)
     weights = {k: v.cpu().contiguous().clone() for k, v in model.state_dict().items()}
     write_bytes(path.with_name(path.name + ".weights.safetensors"), save(weights))
     if scored.fit is not None and scored.test is not None:
-        logits = {"fit": scored.fit.contiguous(), "test": scored.test.contiguous()}
+        logits = {
+            "fit": scored.fit.contiguous(),
+            "test": scored.test.contiguous(),
+            **{f"{name}_labels": torch.from_numpy(y) for name, y in labels.items()},
+        }
         write_bytes(path.with_name(path.name + ".logits.safetensors"), save(logits))
     write_bytes(path.with_name(path.name + ".json"), dumps(scored.run).encode())
 

@@ -17,9 +17,24 @@ from temperance.training.plan import Prepared, Scored
 from temperance.training.splits import select
 from temperance.version import __version__
 
-__all__ = ["METRICS", "ArmSummary", "Choice", "Comparison", "summarize"]
+__all__ = ["METRICS", "ArmSummary", "Choice", "Comparison", "Difference", "summarize"]
 
 METRICS = ("accuracy", "nll", "ece", "nll_posthoc", "ece_posthoc", "brier")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An arm against another one, paired by seed and row.
+
+    Attributes:
+        other: name of the other arm.
+        metrics: this arm's metric less the other's, by metric.
+        verdicts: what each difference shows: better, worse, or no difference shown.
+    """
+
+    other: str
+    metrics: Mapping[str, Estimate]
+    verdicts: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,8 @@ class ArmSummary:
         metrics: mean over the finished seeds, with its interval.
         differences: metric less that of the baseline, paired by seed and row.
         verdicts: what each difference shows: better, worse, or no difference shown.
+        against_norm: the difference to the arm with the same norm at T = 1, which is what T alone
+            did; None for that arm itself, and where it was not trained.
         posthoc_temperatures: post-hoc T of every finished seed; 1 where its fit did not converge.
         posthoc_statuses: status of every such fit.
         held_out_nll: mean NLL of the fit rows after their post-hoc T; what the choice goes by.
@@ -45,6 +62,7 @@ class ArmSummary:
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
     differences: Mapping[str, Estimate] = field(default_factory=dict)
     verdicts: Mapping[str, str] = field(default_factory=dict)
+    against_norm: Difference | None = None
     posthoc_temperatures: tuple[float, ...] = ()
     posthoc_statuses: tuple[str, ...] = ()
     held_out_nll: float | None = None
@@ -126,7 +144,8 @@ def summarize(prepared: Prepared, scored: Sequence[Scored]) -> Comparison:
     named = (a.name for a in prepared.arms if BASELINE in (a.name, *a.aliases))
     baseline = next(named, prepared.arms[0].name)
     arms = tuple(
-        _summary(arm, runs[arm.name], done, baseline, prepared.plan.bins) for arm in prepared.arms
+        _summary(arm, runs[arm.name], done, (baseline, _at_one(arm, prepared)), prepared.plan.bins)
+        for arm in prepared.arms
     )
     return Comparison(
         plan=prepared.plan.to_dict(),
@@ -166,7 +185,7 @@ def _summary(
     arm: Arm,
     runs: Mapping[int, Scored],
     done: Mapping[str, Mapping[int, _Judged]],
-    baseline: str,
+    others: tuple[str, str | None],
     bins: int,
 ) -> ArmSummary:
     ours = done[arm.name]
@@ -175,23 +194,38 @@ def _summary(
     if not ours:
         return ArmSummary(arm, arm.title, outcomes, seconds=seconds)
     scores = {s: j.scores for s, j in ours.items()}
-    common = [s for s in ours if s in done[baseline]]
-    differences: dict[str, Estimate] = {}
-    if arm.name != baseline and common:
-        a, b = ({s: done[n][s].scores for s in common} for n in (arm.name, baseline))
-        differences = {m: paired_difference(a, b, metric=m, bins=bins) for m in METRICS}
+    against, against_norm = (_against(arm.name, other, done, bins) for other in others)
     return ArmSummary(
         arm,
         arm.title,
         outcomes,
         metrics={m: arm_mean(scores, metric=m, bins=bins) for m in METRICS},
-        differences=differences,
-        verdicts={m: verdict(d, better=BETTER[m]) for m, d in differences.items()},
+        differences={} if against is None else against.metrics,
+        verdicts={} if against is None else against.verdicts,
+        against_norm=against_norm,
         posthoc_temperatures=tuple(j.posthoc for j in ours.values()),
         posthoc_statuses=tuple(j.status for j in ours.values()),
         held_out_nll=math.fsum(j.held_out_nll for j in ours.values()) / len(ours),
         seconds=seconds,
     )
+
+
+def _at_one(arm: Arm, prepared: Prepared) -> str | None:
+    """Name of the arm that differs from this one in T only, and has T = 1."""
+    wanted = (arm.norm, 1.0, arm.smoothing)
+    return next((a.name for a in prepared.arms if a.setting == wanted), None)
+
+
+def _against(
+    name: str, other: str | None, done: Mapping[str, Mapping[int, _Judged]], bins: int
+) -> Difference | None:
+    common = [] if other in (None, name) else [s for s in done[name] if s in done[str(other)]]
+    if other is None or not common:
+        return None
+    a, b = ({s: done[n][s].scores for s in common} for n in (name, other))
+    metrics = {m: paired_difference(a, b, metric=m, bins=bins) for m in METRICS}
+    verdicts = {m: verdict(d, better=BETTER[m]) for m, d in metrics.items()}
+    return Difference(other, metrics, verdicts)
 
 
 def _choose(arms: Sequence[ArmSummary], done: Mapping[str, Mapping[int, _Judged]]) -> Choice | None:

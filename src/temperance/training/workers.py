@@ -45,12 +45,16 @@ def run_in_processes(prepared: Prepared, out: Path, todo: Sequence[Which], tally
     if not todo:
         return
     context = multiprocessing.get_context("spawn")
-    tasks, news = context.Queue(), context.Queue()
+    # What is large goes through a queue: a process that dies while it starts would leave its
+    # arguments unread, and this one waiting for ever.
+    tasks, news, given = context.Queue(), context.Queue(), context.Queue()
     count = min(prepared.plan.workers, len(todo))
+    for _ in range(count):
+        given.put(prepared)
     for which in [*todo, *[None] * count]:
         tasks.put(which)
     workers = [
-        context.Process(target=_work, args=(prepared, out, tasks, news), daemon=True)
+        context.Process(target=_work, args=(out, given, tasks, news), daemon=True)
         for _ in range(count)
     ]
     try:
@@ -64,6 +68,8 @@ def run_in_processes(prepared: Prepared, out: Path, todo: Sequence[Which], tally
             worker.terminate()
         for worker in started:
             worker.join()
+        for queue in (tasks, given):
+            queue.cancel_join_thread()
 
 
 @contextmanager
@@ -113,10 +119,11 @@ def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) ->
             raise facts[0]
 
 
-def _work(prepared: Prepared, out: Path, tasks: Any, news: Any) -> None:
+def _work(out: Path, given: Any, tasks: Any, news: Any) -> None:
     """Train what comes out of the queue until there is nothing more."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+    prepared: Prepared = given.get()
     while (which := tasks.get()) is not None:
         arm, seed = which
         try:
