@@ -5,7 +5,7 @@ import os
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-VERBS = ("", "suggest", "rules", "train", "predict")
+VERBS = ("", "suggest", "rules", "train", "predict", "calibrate", "evaluate")
 
 
 def help_of(verb: str) -> str:

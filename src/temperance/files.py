@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from temperance.errors import InvalidInput
 
-__all__ = ["check_writable", "write_bytes"]
+__all__ = ["check_writable", "write_bytes", "write_through"]
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -21,10 +22,24 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         OSError: if the disk is full or the folder cannot be written; nothing is left behind.
     """
+    write_through(path, [content])
+
+
+def write_through(path: Path, blocks: Iterable[bytes]) -> None:
+    """Write a file from blocks that are made one by one, whole or not at all.
+
+    Args:
+        path: where to; an older file there is replaced.
+        blocks: its content.
+
+    Raises:
+        OSError: if the disk is full or the folder cannot be written; nothing is left behind.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            for block in blocks:
+                file.write(block)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:

@@ -129,6 +129,96 @@ def test_log_probabilities_are_logits():
     assert a.temperature == pytest.approx(b.temperature, rel=1e-9)
 
 
+# ------------------------------------------------------------------ dense logits
+def images(dtype=np.float64):
+    """Three layouts of the same logits ``[5, 10, 8, 50]``, and the labels ``[5, 8, 50]``."""
+    z = Z.reshape(5, 8, 50, 10).transpose(0, 3, 1, 2)
+    return [z, np.ascontiguousarray(z), torch.as_tensor(z)], Y.reshape(5, 8, 50)
+
+
+@pytest.mark.parametrize("piece", [1 << 18, 3000, 700, 64])
+def test_dense_logits_are_rows_in_another_layout(monkeypatch, piece):
+    monkeypatch.setattr("temperance.evaluation.logit_rows._PIECE", piece)
+    flat = fit_temperature(logits=Z, labels=Y)
+    layouts, y = images()
+    for z in layouts:
+        for labels in (y, torch.as_tensor(y), y[:, None]):
+            fit = fit_temperature(logits=z, labels=labels, axis=1)
+            assert fit.temperature == pytest.approx(flat.temperature, rel=1e-9)
+            assert fit.n == len(Y)
+    for axis in (3, -1):
+        fit = fit_temperature(logits=Z.reshape(5, 8, 50, 10), labels=y, axis=axis)
+        assert fit.temperature == pytest.approx(flat.temperature, rel=1e-9)
+    for axis in (0, -2):
+        fit = fit_temperature(logits=Z.T, labels=Y, axis=axis)
+        assert fit.temperature == pytest.approx(flat.temperature, rel=1e-9)
+
+
+@pytest.mark.parametrize("piece", [1 << 18, 3000, 64])
+def test_ignored_pixels_and_weights(monkeypatch, piece):
+    monkeypatch.setattr("temperance.evaluation.logit_rows._PIECE", piece)
+    rng = np.random.default_rng(0)
+    layouts, y = images()
+    out, w = rng.random(y.shape) < 0.3, rng.uniform(size=y.shape)
+    out[1] = True
+    marked = np.where(out, 255, y)
+    kept = ~out.reshape(-1)
+    flat = fit_temperature(logits=Z[kept], labels=Y[kept], weights=w.reshape(-1)[kept])
+    for z in layouts:
+        z = z.clone() if isinstance(z, torch.Tensor) else z.copy()
+        z[1] = math.nan  # of ignored pixels
+        fit = fit_temperature(logits=z, labels=marked, axis=1, ignore=255, weights=w)
+        assert fit.temperature == pytest.approx(flat.temperature, rel=1e-9)
+        assert fit.interval == pytest.approx(flat.interval, rel=1e-8)
+        assert fit.n == kept.sum()
+
+
+def test_dense_binary_logits():
+    one = Z[:, 0].reshape(20, 1, 10, 10)
+    y = (Y == 0).astype(int)
+    fit = fit_temperature(logits=one, labels=y.reshape(20, 10, 10), axis=1)
+    assert fit.temperature == fit_temperature(logits=Z[:, 0], labels=y).temperature
+    p = fit.probs(one, axis=1)
+    assert p.shape == (20, 2, 10, 10)
+    np.testing.assert_allclose(p[3, :, 4, 5], fit.probs(Z[:, 0])[345], rtol=1e-12)
+
+
+def test_dense_probabilities_lie_where_the_logits_do():
+    layouts, y = images()
+    fit = fit_temperature(logits=layouts[0], labels=y, axis=1)
+    p = fit.probs(layouts[2], axis=1)
+    np.testing.assert_allclose(p, fit.probs(Z).reshape(5, 8, 50, 10).transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("axis", [None, 4, -5, 1.0, True, "1"])
+def test_the_class_axis_is_never_guessed(axis):
+    layouts, y = images()
+    with pytest.raises(InvalidInput) as caught:
+        fit_temperature(logits=layouts[0], labels=y, axis=axis)
+    assert caught.value.subject == "axis"
+
+
+def test_dense_errors_name_the_position():
+    layouts, y = images()
+    z = layouts[1].copy()
+    z[3, 2, 5, 7] = math.nan
+    with pytest.raises(InvalidInput) as caught:
+        fit_temperature(logits=z, labels=y, axis=1)
+    assert caught.value.found == "a NaN in position [3, 5, 7], column 2"
+    y = y.copy()
+    y[0, 0] = 255
+    with pytest.raises(InvalidInput) as caught:
+        fit_temperature(logits=z, labels=y, axis=1, ignore=255)
+    assert "[3, 5, 7]" in caught.value.found
+    y[4, 1, 9] = 10
+    with pytest.raises(InvalidInput) as caught:
+        fit_temperature(logits=layouts[1], labels=y, axis=1, ignore=255)
+    assert "10 in position [4, 1, 9]" in caught.value.found
+    with pytest.raises(InvalidInput) as caught:
+        fit_temperature(logits=layouts[1], labels=y.reshape(-1), axis=1)
+    assert caught.value.subject == "logits and labels"
+
+
 # ------------------------------------------------------------------ no minimum inside
 def test_every_row_right():
     fit = fit_temperature(logits=Z, labels=Z.argmax(axis=1))
@@ -298,6 +388,8 @@ def test_bad_weights_are_refused(weights):
         (2, 10),
         (0.1, 0.9),
         (1e-4, math.inf),
+        (1e-120, 10),
+        (0.1, 1e120),
         (math.nan, 2),
         None,
         5.0,
@@ -317,21 +409,34 @@ def test_bad_bounds_are_refused(bounds):
 def test_large_sets_begin_on_a_part(monkeypatch):
     plain = fit_temperature(logits=Z * 20, labels=Y)
     monkeypatch.setattr("temperance.evaluation.nll_curve._SAMPLE", 500)
-    monkeypatch.setattr("temperance.evaluation.predictions._CHUNK", 640)
+    monkeypatch.setattr("temperance.evaluation.nll_curve._LEAST", 60)
+    monkeypatch.setattr("temperance.evaluation.nll_curve._BLOCK", 640)
+    monkeypatch.setattr("temperance.evaluation.logit_rows._PIECE", 1500)
     fit = fit_temperature(logits=Z * 20, labels=Y)
     assert fit.temperature == pytest.approx(plain.temperature, rel=1e-9)
     assert fit.nll_after == pytest.approx(plain.nll_after, rel=1e-12)
 
 
-def test_memory_stays_bounded():
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("form", ["rows", "rows as tensor, half", "dense", "class axis first"])
+def test_memory_stays_bounded(form, ignored):
     import tracemalloc
 
-    z = np.random.default_rng(0).normal(size=(40_000, 100)).astype(np.float32)
+    z = np.random.default_rng(0).normal(size=(60_000, 100)).astype(np.float32)
+    y, axis, most = z.argmin(1) // 2, None, z.nbytes / 2
+    if form.startswith("rows as"):
+        z = torch.as_tensor(z).bfloat16()
+    elif form == "dense":
+        z, y, axis = z.reshape(60, 100, 20, 50), y.reshape(60, 20, 50), 1
+    elif form.startswith("class"):
+        z, axis = z.reshape(100, 60_000), 0
+    if ignored:
+        y.reshape(-1)[::7] = 255
     tracemalloc.start()
-    fit_temperature(logits=z, labels=z.argmin(1) // 2)
+    fit_temperature(logits=z, labels=y, axis=axis, ignore=255)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < z.nbytes  # a float64 copy alone would be twice that
+    assert peak < most  # a float64 copy would be four times that
 
 
 # ------------------------------------------------------------------ the interval, the record

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from temperance.cli.calibrate import calibrate
+from temperance.cli.evaluate import evaluate
 from temperance.cli.output import print_error
 from temperance.cli.predict import predict
 from temperance.cli.rules import rules
@@ -50,6 +52,10 @@ app.command(epilog="Example: temperance suggest --features 512 --classes 10 --cs
 app.command(epilog="Example: temperance rules --json")(rules)
 app.command(epilog="Example: temperance train digits --out runs/digits --seeds 3 --epochs 20")(
     train
+)
+app.command(epilog="Example: temperance calibrate val.npz --out runs/calibrated")(calibrate)
+app.command(epilog="Example: temperance evaluate test.npz --ood other.npy --out runs/judged")(
+    evaluate
 )
 app.command(epilog="Example: temperance predict runs/digits new.png --json")(predict)
 

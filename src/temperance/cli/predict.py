@@ -16,13 +16,22 @@ def predict(
         list[str],
         typer.Argument(help="Pictures, folders of them; or .npz, .npy, .csv, .parquet."),
     ],
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="calibration.json of temperance calibrate, for this model's logits."),
+    ] = None,
     top: Annotated[int, typer.Option(help="Number of classes to name.", min=1)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict classes with calibrated probabilities, from what temperance train wrote."""
     from temperance.training.predict import predict as run
 
-    found = run(folder, inputs, top=top)
+    calibrator = None
+    if calibration is not None:
+        from temperance.evaluation.calibration_page import read_calibration
+
+        calibrator = read_calibration(calibration)
+    found = run(folder, inputs, top=top, calibrator=calibrator)
     if as_json:
         rows = [
             {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bootstrap", "percentile_interval", "wilson"]
+__all__ = ["bootstrap", "percentile_interval", "row_weights", "wilson"]
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
 _CHUNK = 1 << 22  # row weights made together: 32 MB
@@ -65,7 +65,7 @@ def bootstrap(
     n = len(columns)
     matrix, owner = _bin_matrix(gaps, n)
     means, eces = [np.empty((0, columns.shape[1]))], [np.empty((0, len(gaps)))]
-    for weights in _row_weights(n, replicates=replicates, seed=seed):
+    for weights in row_weights(n, replicates=replicates, seed=seed):
         means.append(weights @ columns / n)
         if gaps:
             sums = np.abs(np.asarray((matrix.T @ weights.T).T)) / n
@@ -91,7 +91,7 @@ def _bin_matrix(gaps: Sequence[Gaps], n: int) -> tuple[Any, NDArray[np.intp]]:
     return csr_array((values, (row, column)), shape=(n, int(starts[-1]))), owner
 
 
-def _row_weights(n: int, *, replicates: int, seed: int) -> Iterator[NDArray[np.float64]]:
+def row_weights(n: int, *, replicates: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """How often each of ``n`` rows is drawn, shape ``[some replicates, n]``."""
     rng = np.random.default_rng(seed)
     step = max(1, _CHUNK // n)

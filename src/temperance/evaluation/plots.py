@@ -1,26 +1,31 @@
 """Drawing: each ``plot_*`` takes what the ``prepare_*`` of its name gave, and computes nothing.
 
-The only file that imports matplotlib. Figures are made without pyplot, so that no global state is
-touched and nothing has to be closed; they are drawn by Agg, on any machine, the same each time.
-Colours are those of Okabe and Ito, which people with any colour vision can tell apart.
+``plot_curves`` draws what comes after training; ``plot_style`` says how all pictures look.
 """
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from temperance.files import write_bytes
+from temperance.evaluation.plot_style import (
+    COLOURS,
+    HOUSE,
+    INK,
+    MARKERS,
+    MUTED,
+    new_figure,
+    png_bytes,
+    row_of_axes,
+    save_png,
+)
 
 __all__ = [
     "COLOURS",
@@ -31,43 +36,6 @@ __all__ = [
     "png_bytes",
     "save_png",
 ]
-
-#: Okabe and Ito, Color universal design, 2008; yellow left out, which is too pale for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_INK, _MUTED, _GRID = "#222222", "#6b6b6b", "#e4e4e4"
-_DPI = 150
-_HOUSE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.titlesize": 10.0,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9.0,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "xtick.labelsize": 8.0,
-    "ytick.labelsize": 8.0,
-    "legend.frameon": False,
-    "legend.fontsize": 8.0,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.0,
-    "text.color": _INK,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-}
-
 
 _BEFORE, _AFTER = 1, 0  # places in COLOURS of the two stages of a reliability diagram
 _DIAGONAL = (0, (4, 3))  # dashes
@@ -89,8 +57,8 @@ def plot_reliability(panels: Sequence[Mapping[str, Any]], *, columns: int = 3) -
     """
     n_rows = -(-len(panels) // columns)
     n_columns = -(-len(panels) // n_rows)
-    with matplotlib.rc_context(_HOUSE):
-        figure = _figure(max(4.2, 3.3 * n_columns), 4.1 * n_rows)
+    with matplotlib.rc_context(HOUSE):
+        figure = new_figure(max(4.2, 3.3 * n_columns), 4.1 * n_rows)
         grid = figure.add_gridspec(2 * n_rows, n_columns, height_ratios=[4, 1] * n_rows)
         for place, panel in enumerate(panels):
             row, column = divmod(place, n_columns)
@@ -106,7 +74,7 @@ def plot_reliability(panels: Sequence[Mapping[str, Any]], *, columns: int = 3) -
 
 
 def _diagram(axes: Axes, panel: Mapping[str, Any]) -> None:
-    axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1, linestyle=_DIAGONAL, zorder=1)
+    axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=_DIAGONAL, zorder=1)
     for stage in panel["stages"]:
         colour, marker, style = _stage_look(stage)
         x, y = stage["confidence"], stage["accuracy"]
@@ -118,7 +86,7 @@ def _diagram(axes: Axes, panel: Mapping[str, Any]) -> None:
         )
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_title(textwrap.fill(panel["title"], 34), pad=23)
-    axes.text(0, 1.05, _ece_line(panel["stages"]), transform=axes.transAxes, color=_MUTED)
+    axes.text(0, 1.05, _ece_line(panel["stages"]), transform=axes.transAxes, color=MUTED)
     axes.tick_params(labelbottom=False)
 
 
@@ -132,14 +100,14 @@ def _ece_line(stages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _stage_legend(figure: Figure, n_stages: int) -> None:
-    names = ("before", "after the post-hoc T")[:n_stages]
+    names = ("before", "after the post-hoc T") if n_stages > 1 else ("accuracy of a bin",)
     looks = zip(names, (_BEFORE, _AFTER), ("--", "-"), strict=False)
     handles = [
-        Line2D([], [], color=COLOURS[p], marker=_MARKERS[p], markersize=6, linestyle=s, label=name)
+        Line2D([], [], color=COLOURS[p], marker=MARKERS[p], markersize=6, linestyle=s, label=name)
         for name, p, s in looks
     ]
     handles.append(
-        Line2D([], [], color=_MUTED, linestyle=_DIAGONAL, linewidth=1, label="calibrated")
+        Line2D([], [], color=MUTED, linestyle=_DIAGONAL, linewidth=1, label="calibrated")
     )
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
 
@@ -156,7 +124,7 @@ def _shares(axes: Axes, panel: Mapping[str, Any]) -> None:
 def _stage_look(stage: Mapping[str, Any]) -> tuple[str, str, str]:
     """Colour, marker and line style of a stage."""
     place = _BEFORE if stage["temperature"] is None else _AFTER
-    return COLOURS[place], _MARKERS[place], "--" if place == _BEFORE else "-"
+    return COLOURS[place], MARKERS[place], "--" if place == _BEFORE else "-"
 
 
 # ------------------------------------------------------------------ learning curves
@@ -170,11 +138,11 @@ def plot_learning_curves(panels: Sequence[Mapping[str, Any]]) -> Figure:
         A figure; ``save_png`` or ``png_bytes`` renders it.
     """
     names = list(dict.fromkeys(arm["name"] for panel in panels for arm in panel["arms"]))
-    with matplotlib.rc_context(_HOUSE):
+    with matplotlib.rc_context(HOUSE):
         rows = -(-len(names) // 4)
-        figure = _figure(max(4.2, 3.2 * len(panels)), 3.0 + 0.22 * rows)
+        figure = new_figure(max(4.2, 3.2 * len(panels)), 3.0 + 0.22 * rows)
         lines: dict[str, Any] = {}
-        for axes, panel in zip(_row_of_axes(figure, len(panels)), panels, strict=True):
+        for axes, panel in zip(row_of_axes(figure, len(panels)), panels, strict=True):
             for arm in panel["arms"]:
                 lines.setdefault(arm["name"], _curve(axes, arm, names.index(arm["name"])))
             axes.set(title=panel["title"], xlabel="Epoch")
@@ -209,9 +177,9 @@ def plot_eigenvalues(spectrum: Mapping[str, Any], *, title: str = "") -> Figure:
     Returns:
         A figure; ``save_png`` or ``png_bytes`` renders it.
     """
-    with matplotlib.rc_context(_HOUSE):
-        figure = _figure(8.0, 3.5 if title else 3.2)
-        left, right = _row_of_axes(figure, 2)
+    with matplotlib.rc_context(HOUSE):
+        figure = new_figure(8.0, 3.5 if title else 3.2)
+        left, right = row_of_axes(figure, 2)
         _eigenvalues(left, spectrum)
         _gaps(right, spectrum)
         if title:
@@ -223,7 +191,7 @@ def _eigenvalues(axes: Axes, spectrum: Mapping[str, Any]) -> None:
     values, labelled = spectrum["eigenvalues"], len(spectrum["gaps"]) <= _LABELLED
     pairs = zip(values, values[1:], spectrum["gaps"], spectrum["record"], strict=False)
     for place, (low, high, gap, record) in enumerate(pairs):
-        colour = COLOURS[1] if record else _MUTED
+        colour = COLOURS[1] if record else MUTED
         axes.vlines(place + 0.5, low, high, color=colour, linewidth=2.5 if record else 1.2)
         if record and labelled:
             axes.text(place + 0.62, low, f"{gap:.2g}", fontsize=8, va="bottom")
@@ -246,7 +214,7 @@ def _gaps(axes: Axes, spectrum: Mapping[str, Any]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.grid(visible=False, axis="x")
     label = "line: running maximum, which the CSG adds up"
-    axes.text(0.02, 0.97, label, transform=axes.transAxes, va="top", fontsize=8, color=_MUTED)
+    axes.text(0.02, 0.97, label, transform=axes.transAxes, va="top", fontsize=8, color=MUTED)
     axes.set_ylim(0, (axes.get_ylim()[1] or 1.0) * 1.12)
 
 
@@ -264,10 +232,10 @@ def plot_forest(forest: Mapping[str, Any]) -> Figure:
         A figure; ``save_png`` or ``png_bytes`` renders it.
     """
     arms, panels = forest["arms"], forest["panels"]
-    with matplotlib.rc_context(_HOUSE):
-        figure = _figure(max(5.0, 1.1 + 2.9 * len(panels)), 1.7 + 0.36 * len(arms))
+    with matplotlib.rc_context(HOUSE):
+        figure = new_figure(max(5.0, 1.1 + 2.9 * len(panels)), 1.7 + 0.36 * len(arms))
         names = arms
-        for axes, panel in zip(_row_of_axes(figure, len(panels)), panels, strict=True):
+        for axes, panel in zip(row_of_axes(figure, len(panels)), panels, strict=True):
             _forest_panel(axes, panel)
             axes.set_yticks(range(len(arms)), names)
             axes.set_ylim(len(arms) - 0.4, -0.6)
@@ -279,11 +247,11 @@ def plot_forest(forest: Mapping[str, Any]) -> Figure:
 
 
 def _forest_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
-    axes.axvline(0, color=_INK, linewidth=1)
+    axes.axvline(0, color=INK, linewidth=1)
     for place, row in enumerate(panel["rows"]):
         text = "no figure" if row is None else _difference(row, panel["digits"])
         right = axes.get_yaxis_transform()  # x in the panel's width, y in rows
-        axes.text(1.02, place, text, color=_MUTED, transform=right, va="center", fontsize=7.5)
+        axes.text(1.02, place, text, color=MUTED, transform=right, va="center", fontsize=7.5)
         if row is None:
             continue
         colour, marker = _verdict_look(row["verdict"])
@@ -292,7 +260,7 @@ def _forest_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
         axes.plot(row["value"], place, marker=marker, color=colour, markersize=6)
     hint = "better \N{RIGHTWARDS ARROW}" if panel["better"] == "higher" else None
     axes.set(title=panel["title"], xlabel=hint or "\N{LEFTWARDS ARROW} better")
-    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -311,51 +279,9 @@ def _difference(row: Mapping[str, Any], digits: int) -> str:
 
 def _verdict_look(word: str) -> tuple[str, str]:
     place, marker = _VERDICTS[word]
-    return (_MUTED if place is None else COLOURS[place]), marker
+    return (MUTED if place is None else COLOURS[place]), marker
 
 
 def _key(axes: Axes, word: str) -> Any:
     colour, marker = _verdict_look(word)
     return axes.plot([], [], color=colour, marker=marker, linewidth=2, markersize=6, label=word)[0]
-
-
-# ------------------------------------------------------------------ figures and files
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _row_of_axes(figure: Figure, count: int) -> list[Axes]:
-    return list(figure.subplots(1, count, squeeze=False)[0])
-
-
-def png_bytes(figure: Figure, *, dpi: int = _DPI) -> bytes:
-    """Render a figure as PNG; the same figure gives the same bytes.
-
-    Args:
-        figure: from a ``plot_*``.
-        dpi: dots per inch.
-
-    Returns:
-        The content of a PNG file, without date and program name.
-    """
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def save_png(figure: Figure, path: str | Path, *, dpi: int = _DPI) -> Path:
-    """Write a figure as a PNG file; the file is whole or not there.
-
-    Args:
-        figure: from a ``plot_*``.
-        path: where to; its folder exists.
-        dpi: dots per inch.
-
-    Returns:
-        The path.
-    """
-    target = Path(path)
-    write_bytes(target, png_bytes(figure, dpi=dpi))
-    return target

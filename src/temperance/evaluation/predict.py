@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from temperance.evaluation.predictions import read_array
 from temperance.models.outputs import call_model, device_of, logits_of, split_batch, to_device
 from temperance.models.probe import evaluating
 
-__all__ = ["collect_logits"]
+__all__ = ["collect_logits", "logit_batches"]
 
 
 def collect_logits(
@@ -48,15 +49,10 @@ def collect_logits(
         >>> logits.shape, labels.tolist()
         ((4, 2), [0, 1, 1, 0])
     """
-    device = device_of(model)
     logits, labels = [], []
-    with evaluating(model), torch.no_grad():
-        for number, batch in enumerate(loader):
-            inputs, y = split_batch(batch)
-            z = logits_of(call_model(model, to_device(inputs, device)), key=key)
-            ids = read_array(y, f"labels of batch {number}") if y is not None else None
-            _check_batch(z, ids, number)
-            z = z.detach().cpu()
+    with closing(logit_batches(model, loader, key=key)) as batches:
+        for z, ids in batches:
+            z = z.cpu()
             logits.append(np.asarray(z if z.dtype == torch.float64 else z.float()))
             labels.append(ids)
     if not logits:
@@ -66,10 +62,42 @@ def collect_logits(
             found="none",
             fix="Pass a loader that can be run through again (not a used-up generator).",
         )
-    return np.concatenate(logits), np.concatenate([y for y in labels if y is not None])
+    return np.concatenate(logits), np.concatenate(labels)
 
 
-def _check_batch(z: torch.Tensor, ids: NDArray[np.generic] | None, number: int) -> None:
+def logit_batches(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    key: str | int | None = None,
+    dense: bool = False,
+) -> Generator[tuple[torch.Tensor, NDArray[np.generic]]]:
+    """Run a model over a loader, batch by batch, as ``collect_logits`` does.
+
+    Gradients are off and the model is in evaluation mode until the generator ends: close it.
+
+    Args:
+        model: see ``collect_logits``.
+        loader: see ``collect_logits``.
+        key: see ``collect_logits``.
+        dense: whether logits and labels may have more axes (their shapes are then not compared).
+
+    Yields:
+        Logits on the device of the model, in their own precision, and labels.
+    """
+    device = device_of(model)
+    with evaluating(model), torch.no_grad():
+        for number, batch in enumerate(loader):
+            inputs, y = split_batch(batch)
+            z = logits_of(call_model(model, to_device(inputs, device)), key=key)
+            ids = read_array(y, f"labels of batch {number}") if y is not None else None
+            yield z.detach(), _checked(z, ids, number, dense)
+
+
+def _checked(
+    z: torch.Tensor, ids: NDArray[np.generic] | None, number: int, dense: bool
+) -> NDArray[np.generic]:
+    """The labels, if there are as many as rows of logits."""
     if ids is None:
         raise InvalidInput(
             f"batch {number}",
@@ -77,7 +105,7 @@ def _check_batch(z: torch.Tensor, ids: NDArray[np.generic] | None, number: int) 
             found="inputs only",
             fix="Let the loader yield (inputs, labels), or a mapping with 'labels'.",
         )
-    if z.ndim > 2 or ids.ndim < 1 or len(z) != len(ids):
+    if not dense and (z.ndim > 2 or ids.ndim < 1 or len(z) != len(ids)):
         raise InvalidInput(
             f"batch {number}",
             expected="logits [B, C] and one label per row",
@@ -85,3 +113,4 @@ def _check_batch(z: torch.Tensor, ids: NDArray[np.generic] | None, number: int) 
             fix="Outputs with more axes (dense, token-wise) go in as arrays: move the class axis "
             "last and flatten the others, of logits and labels alike.",
         )
+    return ids

@@ -21,10 +21,13 @@ from temperance.labels import check_ids
 __all__ = [
     "Predictions",
     "as_ignore",
+    "labelled",
     "read_array",
     "read_logits",
     "read_predictions",
     "read_probs",
+    "refuse_logits",
+    "refuse_probs_as_logits",
 ]
 
 _CHUNK = 1 << 18  # numbers worked on together: 2 MB of float64, about a core's cache
@@ -154,16 +157,11 @@ def read_logits(logits: ArrayLike, *, rows: NDArray[np.bool_] | None = None) -> 
         z = array[part].astype(np.float64)
         bad = ~np.isfinite(z.max(axis=1)) | np.isnan(z).any(axis=1)
         if bad.any():
-            _refuse_logits(z[int(np.argmax(bad))], _name(part.start + int(np.argmax(bad)), rows))
+            row = int(np.argmax(bad))
+            refuse_logits(z[row], f"row {_name(part.start + row, rows)}")
         looks_like_probs = looks_like_probs and _all_probs(z)
     if looks_like_probs:
-        raise InvalidInput(
-            "logits",
-            expected="numbers before the softmax",
-            found=f"probabilities: all {len(array)} rows lie in [0, 1] and sum to 1",
-            fix="Pass the logits, or the logarithms of the probabilities, which are valid logits; "
-            "where probs= is taken, name them so.",
-        )
+        refuse_probs_as_logits(len(array))
     return array
 
 
@@ -270,8 +268,8 @@ def _check_lengths(raw: NDArray[np.generic], ids: NDArray[np.generic], subject: 
     )
 
 
-def _kept(ids: NDArray[np.generic], ignore: tuple[object, ...]) -> NDArray[np.bool_]:
-    """Which rows have a label that is not ignored."""
+def labelled(ids: NDArray[np.generic], ignore: tuple[object, ...]) -> NDArray[np.bool_]:
+    """Say which labels are not ignored, for labels of any shape."""
     wrong = [v for v in ignore if isinstance(v, (str, bytes)) or not np.isscalar(v)]
     if wrong:
         raise InvalidInput(
@@ -280,7 +278,12 @@ def _kept(ids: NDArray[np.generic], ignore: tuple[object, ...]) -> NDArray[np.bo
             found=repr(wrong[0]),
             fix="Map names to ids with temperance.labels.read_labels first.",
         )
-    kept = ~np.isin(ids, np.asarray(ignore)) if ignore else np.ones(len(ids), dtype=bool)
+    return ~np.isin(ids, np.asarray(ignore)) if ignore else np.ones(ids.shape, dtype=bool)
+
+
+def _kept(ids: NDArray[np.generic], ignore: tuple[object, ...]) -> NDArray[np.bool_]:
+    """Which rows have a label that is not ignored: at least one."""
+    kept = labelled(ids, ignore)
     if not kept.any():
         raise InvalidInput(
             "labels",
@@ -312,19 +315,36 @@ def _all_probs(z: NDArray[np.float64]) -> bool:
     return in_range and bool((np.abs(z.sum(axis=1) - 1) <= _LOOKS_LIKE_PROBS).all())
 
 
-def _refuse_logits(row: NDArray[np.float64], number: int) -> None:
+def refuse_logits(row: NDArray[np.float64], name: str) -> None:
+    """Raise InvalidInput for a row of logits that cannot be used.
+
+    Args:
+        row: its numbers, shape ``[C]``.
+        name: what the error calls it, such as ``"row 7"``.
+    """
     if np.isnan(row).any():
-        found = f"a NaN in row {number}, column {int(np.argmax(np.isnan(row)))}"
+        found = f"a NaN in {name}, column {int(np.argmax(np.isnan(row)))}"
     elif np.isposinf(row).any():
-        found = f"+inf in row {number}, column {int(np.argmax(row))}"
+        found = f"+inf in {name}, column {int(np.argmax(row))}"
     else:
-        found = f"nothing but -inf in row {number}"
+        found = f"nothing but -inf in {name}"
     raise InvalidInput(
         "logits",
         expected="finite numbers (-inf for a class that cannot be)",
         found=found,
         fix="Remove the row or repair the model; half precision overflows above 65504, so convert "
         "to float32 before the output layer.",
+    )
+
+
+def refuse_probs_as_logits(n: int) -> None:
+    """Raise InvalidInput for ``n`` rows of logits that are probabilities, all of them."""
+    raise InvalidInput(
+        "logits",
+        expected="numbers before the softmax",
+        found=f"probabilities: all {n} rows lie in [0, 1] and sum to 1",
+        fix="Pass the logits, or the logarithms of the probabilities, which are valid logits; "
+        "where probs= is taken, name them so.",
     )
 
 

@@ -1,0 +1,3 @@
+"""Temperance inside other frameworks: one file each, which brings that framework in."""
+
+__all__: list[str] = []
