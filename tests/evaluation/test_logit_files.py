@@ -117,48 +117,6 @@ class TestParquet:
         assert "t.parquet" in caught.value.subject
 
 
-class TestText:
-    @staticmethod
-    def write(path, names, columns):
-        mark = "\t" if path.suffix == ".tsv" else ","
-        lines = [mark.join(map(repr, row)) for row in zip(*(c.tolist() for c in columns))]  # noqa: B905
-        path.write_text(mark.join(names) + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
-        return path
-
-    @pytest.mark.parametrize("ending", ["csv", "tsv"])
-    def test_numbered_columns(self, tmp_path, ending):
-        names = ["labels", *(f'"logit {k}"' for k in reversed(range(10)))]
-        path = self.write(tmp_path / f"t.{ending}", names, [Y, *reversed(Z.T)])
-        check(LogitsFile(path))
-        once = fit_temperature_stream(iter(LogitsFile(path)))
-        assert once.temperature == pytest.approx(WHOLE.temperature, rel=1e-9)
-
-    def test_named_columns_and_lines_of_another_system(self, tmp_path):
-        path = self.write(tmp_path / "t.csv", ["b", "y", "a", "id"], [Z[:, 1], Y % 2, Z[:, 0], Y])
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n \r\n")
-        whole = fit_temperature(logits=Z[:, :2], labels=Y % 2)
-        fit = fit_temperature_stream(LogitsFile(path, labels="y", columns=["a", "b"]))
-        assert fit.temperature == pytest.approx(whole.temperature, rel=1e-9)
-
-    @pytest.mark.parametrize(
-        "text",
-        ["", "z0,z1\n1,2\n", "1.5,2.5,0\n3,4,1\n", "z0,z1,labels\n1,,0\n", "z0,z1,labels\n1,2\n"],
-    )
-    def test_what_is_refused(self, tmp_path, text):
-        path = tmp_path / "t.csv"
-        path.write_text(text)
-        with pytest.raises(InvalidInput) as caught:
-            list(LogitsFile(path))
-        assert "t.csv" in caught.value.subject
-
-    def test_names_of_classes_are_no_ids(self, tmp_path):
-        path = tmp_path / "t.csv"
-        path.write_text("z0,z1,labels\n1,2,cat\n")
-        with pytest.raises(InvalidInput) as caught:
-            list(LogitsFile(path))
-        assert "cat" in caught.value.found
-
-
 # ------------------------------------------------------------------ what is refused
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
     np.save(tmp_path / "z.npy", Z)

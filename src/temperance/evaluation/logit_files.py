@@ -1,15 +1,13 @@
-"""Logits in files larger than memory: NumPy's, Parquet and CSV, read some rows at a time."""
+"""Logits in files larger than memory: ``.npy``, ``.npz`` and Parquet, read some rows at a time."""
 
 from __future__ import annotations
 
-import csv
 import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,17 +28,16 @@ class LogitsFile:
     """Logits and labels of a file, as chunks for ``fit_temperature_stream``.
 
     The file is read from its beginning on every pass; only the labels of an array are held in
-    memory. Text is slow to read: ``fit_temperature_stream(iter(LogitsFile("large.csv")))`` reads it
-    once.
+    memory.
 
     Attributes:
         path: ``.npy`` (logits ``[n, C]``); ``.npz``, compressed or not (an array of logits and one
-            of labels); ``.parquet``, ``.csv`` or ``.tsv`` with a line of names (a column per class
-            and one of class ids; in Parquet also one column of lists).
+            of labels); ``.parquet`` (a column per class and one of class ids, or one column of
+            lists).
         labels: where the labels are: an array or another ``.npy`` file for ``.npy``; else the name
             of an array or column.
         columns: names of the logits, in the order of the class ids: the array in ``.npz``
-            (``"logits"`` if absent), the columns of a table (if absent: ``logits``, or columns
+            (``"logits"`` if absent), the columns of Parquet (if absent: ``logits``, or columns
             named alike but for the numbers 0, 1, .. C-1).
 
     Example:
@@ -66,7 +63,7 @@ class LogitsFile:
                 f"file {path}",
                 expected=f"one of {', '.join(_READERS)}",
                 found=path.suffix or "no ending",
-                fix="Save the logits with numpy.save or numpy.savez, or as Parquet or CSV.",
+                fix="Save the logits with numpy.save or numpy.savez, or as Parquet.",
             )
         files = [path]
         if path.suffix.lower() == ".npy" and isinstance(self.labels, (str, Path)):
@@ -182,27 +179,7 @@ def _with_labels(array: _Array, ids: NDArray[Any]) -> Iterator[tuple[NDArray[Any
         start += len(z)
 
 
-# ------------------------------------------------------------------ tables
-def _text(source: LogitsFile, path: Path) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    mark = "\t" if path.suffix.lower() == ".tsv" else ","
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        names = next(csv.reader([file.readline()], delimiter=mark), [])
-        label = source.labels if isinstance(source.labels, str) else ""
-        columns = logit_columns(source.columns, names, label, path)
-        places = [names.index(name) for name in (*columns, label)]
-        step, start = max(1, _ROWS_OF // len(places)), 0
-        filled = (line for line in file if line.strip())
-        while lines := list(islice(filled, step)):
-            try:
-                rows = np.loadtxt(
-                    lines, delimiter=mark, usecols=places, ndmin=2, comments=None, quotechar='"'
-                )
-            except ValueError as error:
-                raise ValueError(f"{error} (counted from row {start})") from None
-            start += len(rows)
-            yield rows[:, :-1], rows[:, -1]
-
-
+# ------------------------------------------------------------------ Parquet
 def _parquet(source: LogitsFile, path: Path) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     parquet, arrow = need("pyarrow.parquet", "parquet"), need("pyarrow", "parquet")
     with ExitStack() as stack:
@@ -281,4 +258,4 @@ def _column(batch: Any, name: str, path: Path) -> NDArray[Any]:
     return column.to_numpy(zero_copy_only=False)
 
 
-_READERS = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, ".csv": _text, ".tsv": _text}
+_READERS = {".npy": _npy, ".npz": _npz, ".parquet": _parquet}
