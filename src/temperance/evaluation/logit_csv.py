@@ -38,7 +38,7 @@ class CsvLogits:
         >>> from temperance.evaluation.logit_csv import CsvLogits
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "val.csv"
-        ...     _ = path.write_text("z0,z1,labels\\n8,0,0\\n8,0,0\\n8,0,0\\n0,8,0\\n")
+        ...     _ = path.write_text("z0,z1,labels\n8,0,0\n8,0,0\n8,0,0\n0,8,0\n")
         ...     round(fit_temperature_stream(CsvLogits(path)).temperature, 4)
         7.2819
     """
