@@ -304,3 +304,17 @@ def test_the_room_does_not_import_matplotlib():
 
     code = "import sys, temperance.evaluation; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("n", [100, 400])
+def test_the_interval_of_the_ece_holds_0_for_a_calibrated_model(n):
+    """Few rows make every ECE too large; its interval has to say that 0 is possible."""
+    held = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        z = rng.normal(size=(n, 4)) * 2
+        y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)  # drawn from softmax(z)
+        options = EvaluateOptions(bootstrap=50)
+        found = evaluate(logits=z, labels=y, options=options).metrics["ece"]
+        held += found.interval[0] == 0.0
+    assert held >= 18

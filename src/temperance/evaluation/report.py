@@ -12,6 +12,7 @@ from torch import nn
 
 from temperance.errors import InvalidInput
 from temperance.evaluation.calibration import bin_edges, bin_index, ece_of_bins, table_of_bins
+from temperance.evaluation.ece_bias import bias_range
 from temperance.evaluation.intervals import Gaps, bootstrap, percentile_interval, wilson
 from temperance.evaluation.posthoc import TemperatureFit, fit_temperature
 from temperance.evaluation.predict import collect_logits
@@ -108,8 +109,8 @@ def evaluate(
     Two forms: ``evaluate(model, loader, fit_loader=...)`` runs a model, and
     ``evaluate(logits=..., labels=...)`` takes what it put out. Intervals are 95 %: Wilson's for
     accuracies, the percentile bootstrap over rows for the others (for the ECE less the bootstrap's
-    bias). They cover the choice of rows, not another training of the model, and for the ECE not the
-    upward bias that few rows bring.
+    bias, its lower end moved down by the most that few rows can add to it). They cover the choice
+    of rows, not another training of the model.
 
     Args:
         model: runs in evaluation mode, and is left as it was.
@@ -224,6 +225,7 @@ def _bootstrapped(
     for place, ending in enumerate(tables):
         value = values[f"ece{ending}"]
         low, high = percentile_interval(value, eces[:, place], centred=True)
+        low -= bias_range([gaps[place]], bins=options.bins)[1]  # few rows make an ECE too large
         out[f"ece{ending}"] = Estimate(value, (max(0.0, low), min(1.0, high)), f"{how}, less bias")
     return {name: out[name] for name in values}
 
