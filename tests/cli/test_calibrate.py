@@ -105,3 +105,14 @@ def test_evaluate(run, file, tmp_path):
         tmp_path / "third", "--json",
     ).json  # fmt: skip
     assert better["figures"]["nll"]["value"] < found["figures"]["nll"]["value"]
+
+
+@pytest.mark.parametrize("target", ["val.npz", "there.npy", "new.csv", "nowhere/p.npy"])
+def test_apply_overwrites_nothing(run, file, tmp_path, target):
+    (tmp_path / "there.npy").write_bytes(b"mine")
+    before = file.read_bytes()
+    result = run("calibrate", file, "--out", tmp_path / "o", "--apply", tmp_path / target)
+    assert result.code == 3
+    assert file.read_bytes() == before
+    assert (tmp_path / "there.npy").read_bytes() == b"mine"
+    assert not (tmp_path / "o").exists()

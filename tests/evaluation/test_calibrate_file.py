@@ -178,3 +178,87 @@ def test_a_foreign_calibration(tmp_path, content):
         read_calibration(tmp_path)
     with pytest.raises(InvalidInput):
         read_calibration(tmp_path / "nothing.json")
+
+
+def test_figures_stay_finite_where_probabilities_underflow(tmp_path):
+    z, y = rows(400, scale=1.0)
+    z = np.concatenate([z, 1500 * z[:8]])
+    y = np.concatenate([y, z[-8:].argmin(axis=1)])
+    np.savez(tmp_path / "huge.npz", logits=z, labels=y)
+    found = calibrate_file(CalibrationPlan(str(tmp_path / "huge.npz"), fit_share=0.5))
+    assert np.isfinite(found.after.metrics["nll"].value)
+    assert found.comparison.differences["nll"].interval is not None
+
+
+def test_nothing_changed_shows_no_difference(tmp_path):
+    z, _ = rows(600)
+    np.savez(tmp_path / "right.npz", logits=z, labels=z.argmax(axis=1))
+    found = calibrate_file(CalibrationPlan(str(tmp_path / "right.npz")))
+    assert found.calibrator.parameters["temperature"] == 1.0
+    assert set(found.comparison.verdicts.values()) == {"no difference shown"}
+
+
+def test_the_test_file_is_another_file(file):
+    with pytest.raises(InvalidInput) as caught:
+        calibrate_file(CalibrationPlan(str(file), test_file=str(file)))
+    assert caught.value.found == "the same file"
+
+
+def test_bad_rows_are_named_by_their_place_in_the_file(tmp_path):
+    z, y = rows(300)
+    z[123, 1] = np.nan
+    np.savez(tmp_path / "x.npz", logits=z, labels=y)
+    with pytest.raises(InvalidInput) as caught:
+        calibrate_file(CalibrationPlan(str(tmp_path / "x.npz")))
+    assert "row 123" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [("z0,z1,labels", ("z0", "z0")), ("z0,z1,labels", ("z0", "labels")), ("z0,z1,z1,labels", ())],
+)
+def test_a_column_stands_for_one_thing(tmp_path, header, columns):
+    cells = ",".join("1" for _ in header.split(","))
+    (tmp_path / "x.csv").write_text(f"{header}\n{cells}\n{cells}\n")
+    with pytest.raises(InvalidInput) as caught:
+        calibrate_file(CalibrationPlan(str(tmp_path / "x.csv"), columns=columns))
+    assert "more than once" in caught.value.found
+
+
+def test_csv_blank_lines_are_skipped_and_long_ones_refused(tmp_path):
+    lines = ["z0, z1, labels", *["2,1,0", "", "1,2,1", "1,3,0"] * 10, ""]
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    assert calibrate_file(CalibrationPlan(str(tmp_path / "x.csv"))).rows["fit"] > 5
+    (tmp_path / "long.csv").write_text("z0,z1,labels\n1,2,0,9\n")
+    with pytest.raises(InvalidInput) as caught:
+        calibrate_file(CalibrationPlan(str(tmp_path / "long.csv")))
+    assert caught.value.found == "4 in line 2"
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(InvalidInput):
+        calibrate_file(CalibrationPlan(str(tmp_path / "empty.csv")))
+
+
+def test_parquet_lists_of_unequal_length_and_texts(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    ragged = pa.table({"logits": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]] * 5, "labels": [0, 1] * 5})
+    texts = pa.table({"z0": ["a"] * 4, "z1": ["b"] * 4, "labels": [0, 1] * 2})
+    for table, part in ((ragged, "4 in row 1"), (texts, "type string")):
+        pq.write_table(table, tmp_path / "x.parquet")
+        with pytest.raises(InvalidInput) as caught:
+            calibrate_file(CalibrationPlan(str(tmp_path / "x.parquet")))
+        assert part in caught.value.found
+
+
+def test_one_logit_per_row_has_a_recipe_of_its_own(tmp_path):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=2000) * 2
+    y = (rng.random(2000) < 1 / (1 + np.exp(-z))).astype(int)
+    np.savez(tmp_path / "one.npz", logits=3 * z[:, None], labels=y)
+    found = calibrate_file(CalibrationPlan(str(tmp_path / "one.npz")))
+    assert found.one_column
+    out = tmp_path / "out"
+    out.mkdir()
+    write_calibration(out, found)
+    assert "1 / (1 + np.exp(-logits" in (out / "report.html").read_text(encoding="utf-8")

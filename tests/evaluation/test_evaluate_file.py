@@ -111,3 +111,44 @@ def test_members_are_not_calibrated_one_by_one(tmp_path):
     with pytest.raises(InvalidInput) as caught:
         evaluate_file(EvaluationPlan(str(tmp_path / "m.npz")), calibrator=calibrator)
     assert caught.value.found == "2 members"
+
+
+@pytest.mark.parametrize("kind", ["ood", "shift"])
+def test_another_number_of_classes_is_refused(file, tmp_path, kind):
+    z, y = rows(c=5)
+    np.savez(tmp_path / "five.npz", logits=z, labels=y)
+    other = str(tmp_path / "five.npz")
+    with pytest.raises(InvalidInput) as caught:
+        judged(file, **{kind: other if kind == "ood" else (other,)})
+    assert caught.value.found == "5"
+
+
+def test_damaged_files_and_files_named_twice(file, tmp_path):
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(file.read_bytes()[:-40])
+    empty = tmp_path / "empty.npy"
+    empty.write_bytes(b"")
+    for options in ({"file": str(bad)}, {"ood": str(bad)}, {"ood": str(empty)}):
+        with pytest.raises(InvalidInput):
+            evaluate_file(EvaluationPlan(**{"file": str(file), "bootstrap": 20, **options}))
+    with pytest.raises(InvalidInput):
+        judged(file, shift=(str(file), str(file)))
+
+
+def test_one_logit_per_row(tmp_path):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, 1)) * 2
+    y = (rng.random(400) < 1 / (1 + np.exp(-z[:, 0]))).astype(int)
+    np.savez(tmp_path / "one.npz", logits=z, labels=y)
+    found = judged(tmp_path / "one.npz", ood=str(tmp_path / "one.npz"))
+    assert found.figures["nll"].value == pytest.approx(nll(logits=z, labels=y))
+    assert found.ood["msp"].auroc.value == pytest.approx(0.5)
+
+
+def test_members_with_infinite_logits_are_named(tmp_path):
+    z, y = rows(50)
+    members = np.stack([z, z])
+    members[1, 5, 0] = np.inf
+    np.savez(tmp_path / "m.npz", logits=members, labels=y)
+    with pytest.raises(InvalidInput, match="member 1"):
+        judged(tmp_path / "m.npz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,8 @@ def calibrate(
         bins=bins,
     )
     check_out(out)
+    if apply is not None:
+        _check_apply(apply)
     with rows_progress() as progress:
         found = calibrate_file(plan, progress=progress)
         check_writable(out)
@@ -86,6 +89,19 @@ def check_out(out: Path) -> None:
             expected="a new or empty folder",
             found="something in it",
             fix="Choose another folder; nothing in this one was touched.",
+        )
+
+
+def _check_apply(target: Path) -> None:
+    """Refuse a target that exists, could be an input, or cannot be written, before any work."""
+    if target.suffix.lower() != ".npy" or target.exists() or not os.access(target.parent, os.W_OK):
+        raise InvalidInput(
+            f"file {target}",
+            expected="a new .npy file in a folder that can be written",
+            found="a file that is there"
+            if target.exists()
+            else "another ending, or no such folder",
+            fix="Name another with --apply; nothing was touched.",
         )
 
 
@@ -129,7 +145,7 @@ def _print(found: Calibration, out: Path, *, as_json: bool) -> None:
 def _row(found: Calibration, name: str) -> list[str]:
     before, after = (r.metrics[name].value for r in (found.before, found.after))
     difference = found.comparison.differences[name]
-    text = f"{difference.value:+.4f}"
+    text = "not defined" if difference.value != difference.value else f"{difference.value:+.4f}"
     if difference.interval is not None:
         text += f" [{difference.interval[0]:+.4f}, {difference.interval[1]:+.4f}]"
     return [name, f"{before:.4f}", f"{after:.4f}", text, found.comparison.verdicts[name]]

@@ -21,6 +21,7 @@ from temperance.evaluation.calibrators import Calibrator, find_method, fit_calib
 from temperance.evaluation.logit_csv import CsvLogits, open_logits
 from temperance.evaluation.logit_files import LogitsFile
 from temperance.evaluation.posthoc import TemperatureFit
+from temperance.evaluation.predictions import read_predictions
 from temperance.evaluation.report import EvaluateOptions, evaluate
 from temperance.evaluation.stream import fit_temperature_stream
 from temperance.evaluation.two_models import ModelComparison, compare_models
@@ -90,6 +91,7 @@ class Calibration:
         before: figures of the judged rows as they came.
         after: the same after calibration.
         comparison: after against before, paired by row.
+        one_column: whether the file has one logit per row, that of class 1.
         notes: what people should know, in words.
     """
 
@@ -100,6 +102,7 @@ class Calibration:
     before: Report
     after: Report
     comparison: ModelComparison
+    one_column: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 
@@ -133,9 +136,12 @@ def calibrate_file(plan: CalibrationPlan, *, progress: Progress = lambda *_: Non
         >>> found.comparison.verdicts["nll"]
         'better'
     """
+    _refuse_same(plan)
     fit_part, test_part = _parts(plan)
-    rows = {"fit": _count(fit_part, "counting the fit rows", progress)}
-    rows["test"] = _count(test_part, "counting the test rows", progress)
+    for file in (plan.file, plan.test_file):
+        if file is not None:
+            _check_file(_source(plan, file), file, progress)
+    rows = {"fit": _count(fit_part), "test": _count(test_part)}
     _check_rows(plan, rows)
     calibrator, interval, rows["fit_used"] = _fitted(plan, fit_part, rows["fit"], progress)
     logits, labels = gather_rows(
@@ -143,18 +149,26 @@ def calibrate_file(plan: CalibrationPlan, *, progress: Progress = lambda *_: Non
     )
     rows["judged"] = len(labels)
     options = EvaluateOptions(bins=plan.bins, seed=plan.seed)
-    probs = calibrator.probs(logits)
+    calibrated = calibrator.log_probs(logits)  # logarithms do not underflow, and are logits
     before = evaluate(logits=logits, labels=labels, options=options)
-    after = evaluate(probs=probs, labels=labels, options=options)
+    after = evaluate(logits=calibrated, labels=labels, options=options)
     comparison = compare_models(
-        {"probs": probs}, {"logits": logits}, labels=labels, options=options
+        {"logits": calibrated}, {"logits": logits}, labels=labels, options=options
     )
     notes = [*calibrator.notes]
     for used, all_of, what in (("fit_used", "fit", "fitted"), ("judged", "test", "judged")):
         if rows[used] < rows[all_of]:
             notes.append(f"{rows[used]:,} of {rows[all_of]:,} rows, drawn by seed, were {what}")
     return Calibration(
-        asdict(plan), calibrator, interval, rows, before, after, comparison, tuple(notes)
+        asdict(plan),
+        calibrator,
+        interval,
+        rows,
+        before,
+        after,
+        comparison,
+        one_column=logits.ndim == 1 or logits.shape[1] == 1,
+        notes=tuple(notes),
     )
 
 
@@ -179,30 +193,52 @@ class Part:
                 yield logits[mine], labels[mine]
 
 
-def _parts(plan: CalibrationPlan) -> tuple[Part, Part]:
-    def source(file: str) -> Source:
-        return open_logits(file, labels=plan.labels, columns=list(plan.columns) or None)
+def _source(plan: CalibrationPlan, file: str) -> Source:
+    return open_logits(file, labels=plan.labels, columns=list(plan.columns) or None)
 
+
+def _parts(plan: CalibrationPlan) -> tuple[Part, Part]:
+    one, share = _source(plan, plan.file), plan.fit_share
     if plan.test_file is not None:
-        return Part(source(plan.file), plan.seed), Part(source(plan.test_file), plan.seed)
-    share = plan.fit_share
-    one = source(plan.file)
+        return Part(one, plan.seed), Part(_source(plan, plan.test_file), plan.seed)
     return Part(one, plan.seed, 0.0, share), Part(one, plan.seed, share, 1.0)
 
 
-def _count(part: Part, stage: str, progress: Progress) -> int:
-    count = 0
-    for _, labels in part:
-        count += len(labels)
-        progress(stage, count)
-    return count
+def _refuse_same(plan: CalibrationPlan) -> None:
+    paths = [Path(f) for f in (plan.file, plan.test_file) if f is not None]
+    if len(paths) == 2 and all(p.exists() for p in paths) and paths[0].samefile(paths[1]):
+        raise InvalidInput(
+            f"test file {plan.test_file}",
+            expected="other rows than those that fit",
+            found="the same file",
+            fix="Leave --test out: the rows are then divided, or name another file.",
+        )
+
+
+def _check_file(source: Source, file: str, progress: Progress) -> None:
+    """Read every row once before any work, so that a bad one is named by its place in the file."""
+    done = 0
+    for logits, labels in source:
+        try:
+            read_predictions(logits=logits, labels=labels)
+        except InvalidInput as error:
+            where = f" (counted from row {done} of {file})" if done else f" of {file}"
+            raise InvalidInput(
+                error.subject, expected=error.expected, found=error.found + where, fix=error.fix
+            ) from error
+        done += len(labels)
+        progress(f"checking {Path(file).name}", done)
+
+
+def _count(part: Part) -> int:
+    return sum(len(labels) for _, labels in part)
 
 
 def _check_rows(plan: CalibrationPlan, rows: dict[str, int]) -> None:
     for side, count in rows.items():
         if count < 2:
             raise InvalidInput(
-                f"{side} rows of {plan.file}",
+                f"{side} rows of {(side == 'test' and plan.test_file) or plan.file}",
                 expected="2 or more",
                 found=str(count),
                 fix="Give more rows, another fit share, or a test file.",

@@ -98,7 +98,7 @@ def _page(found: Calibration, png: bytes) -> str:
         _table(found),
         html.Figure(png, alt="Reliability diagrams before and after the calibration"),
         html.Heading("How to use it"),
-        html.Steps(tuple(_steps(calibrator))),
+        html.Steps(tuple(_steps(calibrator, one_column=found.one_column))),
     ]
     subtitle = f"{plan['file']}; method {calibrator.method}; {found.rows['fit_used']:,} fit rows"
     footer = "All figures are in report.json."
@@ -108,8 +108,8 @@ def _page(found: Calibration, png: bytes) -> str:
 def _fit_words(found: Calibration) -> str:
     calibrator = found.calibrator
     text = (
-        f"Method {calibrator.method}, status: {calibrator.status}; {calibrator.n_parameters} "
-        f"fitted numbers; NLL of the fit rows {calibrator.nll_before:.4f} to "
+        f"Method {calibrator.method}, status: {calibrator.status}; free numbers: "
+        f"{calibrator.n_parameters}; NLL of the fit rows {calibrator.nll_before:.4f} to "
         f"{calibrator.nll_after:.4f} nats."
     )
     if "temperature" in calibrator.parameters:
@@ -134,14 +134,18 @@ def _table(found: Calibration) -> html.Table:
     )
 
 
-def _steps(calibrator: Calibrator) -> list[str]:
+def _steps(calibrator: Calibrator, *, one_column: bool) -> list[str]:
     steps = [
         "On the command line: `temperance predict MODEL INPUT --calibration calibration.json`.",
         'In Python: `read_calibration("calibration.json").probs(logits)` from '
         "`temperance.evaluation.calibration_page`.",
     ]
-    if calibrator.method == "temperature" or calibrator.plain:
-        value = calibrator.parameters["temperature"]
+    if calibrator.method != "temperature" and not calibrator.plain:
+        return steps
+    value = calibrator.parameters["temperature"]
+    if one_column:
+        steps.append(f"Anywhere, for class 1: `p = 1 / (1 + np.exp(-logits / {value!r}))`.")
+    else:
         steps.append(
             f"Anywhere, in three lines of NumPy: `z = logits / {value!r}`, "
             "`z -= z.max(1, keepdims=True)`, `p = np.exp(z) / np.exp(z).sum(1, keepdims=True)`."

@@ -59,6 +59,7 @@ _REPLICATES = 1000  # draws of rows for the ECE
 
 Scores = Mapping[str, Any]
 Runs = Mapping[Any, Scores] | Sequence[Scores]
+_NOTHING = 1e-12  # differences below are rounding
 _MOST = {"accuracy": 1.0, "ece": 1.0, "brier": 2.0}  # largest value of a metric, if there is one
 
 
@@ -178,9 +179,9 @@ def verdict(difference: Estimate, *, better: str) -> str:
     if difference.interval is None or difference.method.startswith(ONE_SEED):
         return "no difference shown"
     low, high = difference.interval
-    if low > 0:
+    if low > _NOTHING:
         return "better" if better == "higher" else "worse"
-    if high < 0:
+    if high < -_NOTHING:
         return "better" if better == "lower" else "worse"
     return "no difference shown"
 

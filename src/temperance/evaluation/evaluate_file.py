@@ -16,7 +16,9 @@ from temperance.evaluation.calibrators import Calibrator
 from temperance.evaluation.detection import OodMetrics, ood_metrics
 from temperance.evaluation.figures import FIGURES, with_interval
 from temperance.evaluation.logit_csv import open_logits
+from temperance.evaluation.logit_files import DAMAGED
 from temperance.evaluation.ood import energy, max_logit, msp, mutual_information, predictive_entropy
+from temperance.evaluation.predictions import read_predictions
 from temperance.evaluation.report import EvaluateOptions, evaluate
 from temperance.evaluation.uncertainty import member_uncertainty
 from temperance.records import Estimate, Report
@@ -116,6 +118,10 @@ def evaluate_file(
         >>> found.report.metrics["accuracy"].value
         0.75
     """
+    if len(set(plan.shift)) < len(plan.shift):
+        raise InvalidInput(
+            "shift files", expected="each file once", found="one twice", fix="Name it once."
+        )
     rows = _read(plan, plan.file, calibrator, progress)
     options = EvaluateOptions(bins=plan.bins, seed=plan.seed, bootstrap=plan.bootstrap)
     draws = {"bootstrap": plan.bootstrap, "seed": plan.seed}
@@ -134,7 +140,10 @@ def evaluate_file(
         figures=figures,
         uncertainty=_uncertainty(rows),
         ood={} if plan.ood is None else _ood(plan, rows, calibrator),
-        shift={file: _shift(plan, file, calibrator, progress) for file in plan.shift},
+        shift={
+            file: _shift(plan, file, report.n_classes, calibrator=calibrator, progress=progress)
+            for file in plan.shift
+        },
         notes=tuple(notes),
     )
 
@@ -153,14 +162,28 @@ def _read(
                 fix="Calibrate the logarithm of their mean probability.",
             )
         labels = _array(file, plan.labels)
+        for number, logits in enumerate(members):
+            try:
+                read_predictions(logits=logits, labels=labels)
+            except InvalidInput as error:
+                error.args = (f"member {number}: {error}",)
+                raise
         return _Rows({"probs": _mean_probs(members)}, labels, len(labels), members)
     source = open_logits(file, labels=plan.labels, columns=list(plan.columns) or None)
     part = Part(source, plan.seed)
     n = sum(len(y) for _, y in part)
     logits, labels = gather_rows(part, n, plan.seed + 1, "reading the rows", progress)
     if calibrator is not None:
-        return _Rows({"probs": calibrator.probs(logits)}, labels, n)
-    return _Rows({"logits": logits}, labels, n)
+        logits = calibrator.log_probs(logits)  # logarithms do not underflow, and are logits
+    return _Rows({"logits": _two_columns(logits)}, labels, n)
+
+
+def _two_columns(logits: NDArray[Any]) -> NDArray[Any]:
+    """Logits ``[n, C]``; one logit per row, that of class 1, becomes 0 and itself."""
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        return logits
+    one = logits.reshape(-1)
+    return np.stack([np.zeros_like(one), one], axis=1)
 
 
 def _members(file: str) -> NDArray[Any] | None:
@@ -168,9 +191,9 @@ def _members(file: str) -> NDArray[Any] | None:
     if Path(file).suffix.lower() != ".npz" or not Path(file).is_file():
         return None
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with open(file, "rb") as handle, np.load(handle, allow_pickle=False) as arrays:
             logits = arrays["logits"] if "logits" in arrays.files else np.empty(0)
-    except (ValueError, OSError):
+    except DAMAGED:
         return None  # the reader of one model says what is wrong
     return logits if logits.ndim == 3 else None
 
@@ -206,42 +229,61 @@ def _uncertainty(rows: _Rows) -> dict[str, float]:
 def _ood(plan: EvaluationPlan, rows: _Rows, calibrator: Calibrator | None) -> dict[str, OodMetrics]:
     file = str(plan.ood)
     try:
-        loaded = np.load(file, allow_pickle=False)
-        outside = loaded if isinstance(loaded, np.ndarray) else loaded["logits"]
-    except (OSError, ValueError, KeyError) as error:
+        with open(file, "rb") as handle:
+            loaded = np.load(handle, allow_pickle=False)
+            name = plan.columns[0] if len(plan.columns) == 1 else "logits"
+            outside = loaded if isinstance(loaded, np.ndarray) else loaded[name]
+    except DAMAGED as error:
         raise InvalidInput(
             f"file {file}",
             expected="logits as .npy, or as the array logits of .npz",
             found=str(error),
             fix="Write them with numpy.save.",
         ) from error
+    inside = next(iter(rows.scores.values()))
+    if rows.members is None:
+        if outside.ndim == 2 and outside.shape[1] > 1 and calibrator is not None:
+            outside = calibrator.log_probs(outside)
+        outside = _two_columns(outside)
+    _check_classes(file, outside.shape[-1], inside.shape[-1])
     options = {"bootstrap": plan.bootstrap, "seed": plan.seed}
     return {
         name: ood_metrics(id_scores=a, ood_scores=b, **options)
-        for name, (a, b) in _scores(rows, outside, calibrator).items()
+        for name, (a, b) in _scores(rows, outside).items()
     }
 
 
-def _scores(
-    rows: _Rows, outside: NDArray[Any], calibrator: Calibrator | None
-) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+def _check_classes(file: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise InvalidInput(
+            f"file {file}",
+            expected=f"{wanted} classes, as in the rows judged",
+            found=str(found),
+            fix="Compare logits of one model only.",
+        )
+
+
+def _scores(rows: _Rows, outside: NDArray[Any]) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
     if rows.members is not None:
         both = {"probs": rows.scores["probs"]}, {"probs": _mean_probs(outside)}
         mi = (mutual_information(logits=rows.members), mutual_information(logits=outside))
         plain = {f.__name__: tuple(f(**x) for x in both) for f in (msp, predictive_entropy)}
         return {**plain, "mutual_information": mi}  # type: ignore[dict-item]
-    if calibrator is not None:
-        both = {"probs": rows.scores["probs"]}, {"probs": calibrator.probs(outside)}
-        return {f.__name__: tuple(f(**x) for x in both) for f in (msp, predictive_entropy)}  # type: ignore[misc]
     both = {"logits": rows.scores["logits"]}, {"logits": outside}
     functions = (msp, max_logit, energy, predictive_entropy)
     return {f.__name__: tuple(f(**x) for x in both) for f in functions}  # type: ignore[misc]
 
 
 def _shift(
-    plan: EvaluationPlan, file: str, calibrator: Calibrator | None, progress: Progress
+    plan: EvaluationPlan,
+    file: str,
+    classes: int,
+    *,
+    calibrator: Calibrator | None,
+    progress: Progress,
 ) -> dict[str, Estimate]:
     rows = _read(plan, file, calibrator, progress)
+    _check_classes(file, next(iter(rows.scores.values())).shape[-1], classes)
     draws = {"bootstrap": plan.bootstrap, "seed": plan.seed}
     return {
         name: with_interval(name, **rows.scores, labels=rows.labels, **draws)  # type: ignore[arg-type]

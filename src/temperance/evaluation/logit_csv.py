@@ -62,27 +62,40 @@ class CsvLogits:
 
     def _chunks(self, file: Any, path: Path) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         first = file.readline()
+        if not first.strip():
+            raise InvalidInput(
+                f"file {path}", expected="a header", found="nothing", fix="Check the file."
+            )
         mark = max(",;\t", key=first.count)
-        header = next(csv.reader([first], delimiter=mark), [])
+        header = [name.strip() for name in next(csv.reader([first], delimiter=mark), [])]
         names = logit_columns(self.columns, header, self.labels, path)
         places = [header.index(name) for name in (*names, self.labels)]
         reader, line = csv.reader(file, delimiter=mark), 2
         while rows := list(islice(reader, max(1, _NUMBERS // len(places)))):
             table = _numbers(rows, places, (path, line, header))
-            yield table[:, :-1], table[:, -1]
             line += len(rows)
+            if len(table):
+                yield table[:, :-1], table[:, -1]
 
 
 def _numbers(
     rows: list[list[str]], places: list[int], where: tuple[Path, int, list[str]]
 ) -> NDArray[np.float64]:
-    try:
-        return np.array([[float(row[i]) for i in places] for row in rows])
-    except (ValueError, IndexError):
-        pass
     path, line, header = where
+    try:
+        if all(len(row) in (0, len(header)) for row in rows):
+            return np.array([[float(row[i]) for i in places] for row in rows if row])
+    except ValueError:
+        pass
     for number, row in enumerate(rows, line):
-        for i in places:
+        if row and len(row) > len(header):
+            raise InvalidInput(
+                f"file {path}",
+                expected=f"{len(header)} cells in every line",
+                found=f"{len(row)} in line {number}",
+                fix="Repair that line.",
+            )
+        for i in places if row else ():
             try:
                 float(row[i])
             except (ValueError, IndexError):

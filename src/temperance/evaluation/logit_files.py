@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from temperance.errors import InvalidInput, need
 from temperance.evaluation.predictions import read_array
 
-__all__ = ["LogitsFile", "logit_columns"]
+__all__ = ["DAMAGED", "LogitsFile", "logit_columns"]
 
 _ROWS_OF = 1 << 20  # numbers read together
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class LogitsFile:
         path = Path(self.path)
         try:
             yield from _READERS[path.suffix.lower()](self, path)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             if isinstance(error, InvalidInput):
                 raise
             raise InvalidInput(
@@ -211,6 +211,7 @@ def logit_columns(
 ) -> list[str]:
     """Names of the columns with the logits: those given, or the only ones that they can be."""
     columns = [wanted] if isinstance(wanted, str) else list(wanted or _numbered(names, label))
+    _refuse_repeats(columns, names, label, path)
     missing = [name for name in (*columns, label) if name not in names]
     if columns and not missing:
         return columns
@@ -223,6 +224,20 @@ def logit_columns(
     )
 
 
+def _refuse_repeats(columns: list[str], names: list[str], label: str, path: Path) -> None:
+    """A column that stands for two classes, or for a class and the label, is a mistake."""
+    twice = [n for n in columns if columns.count(n) > 1] or [
+        n for n in (*columns, label) if names.count(n) > 1
+    ]
+    if twice or label in columns:
+        raise InvalidInput(
+            f"file {path}",
+            expected="a column of its own for every class, and another for the labels",
+            found=f"{(twice or [label])[0]!r} more than once",
+            fix="Name every column once.",
+        )
+
+
 def _numbered(names: list[str], label: str) -> list[str]:
     """``logits``, or the columns that differ in the numbers 0 to C-1 only, in their order."""
     if "logits" in names:
@@ -230,7 +245,7 @@ def _numbered(names: list[str], label: str) -> list[str]:
     groups: dict[str, dict[int, str]] = {}
     for name in names:
         match = re.fullmatch(r"(.*?)(\d+)", name)
-        if match and name != label:
+        if match and name != label and str(int(match[2])) == match[2]:
             groups.setdefault(match[1], {})[int(match[2])] = name
     whole = [g for g in groups.values() if len(g) > 1 and set(g) == set(range(len(g)))]
     return [whole[0][i] for i in range(len(whole[0]))] if len(groups) == len(whole) == 1 else []
@@ -253,9 +268,35 @@ def _column(batch: Any, name: str, path: Path) -> NDArray[Any]:
             fix="Leave those rows out, or give missing labels a number to ignore.",
         )
     if hasattr(column, "flatten") and "list" in str(column.type):
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        return values.reshape(len(column), -1)
-    return column.to_numpy(zero_copy_only=False)
+        return _numbers_of(column.flatten(), name, path).reshape(len(column), _width(column, path))
+    return _numbers_of(column, name, path)
+
+
+def _width(column: Any, path: Path) -> int:
+    """Length of the lists of a column, which must be one."""
+    ends = [0, *np.cumsum([len(row) for row in column.to_pylist()]).tolist()]
+    lengths = np.diff(ends)
+    if len(set(lengths.tolist())) > 1:
+        row = int(np.argmax(lengths != lengths[0]))
+        raise InvalidInput(
+            f"file {path}",
+            expected=f"lists of {lengths[0]} logits",
+            found=f"{lengths[row]} in row {row} of a group of rows",
+            fix="Write one logit per class in every row.",
+        )
+    return int(lengths[0])
+
+
+def _numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
+    values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "fiub":
+        raise InvalidInput(
+            f"file {path}",
+            expected="numbers: logits and class ids",
+            found=f"type {column.type} in column {name!r}",
+            fix="Names of classes have to become ids first.",
+        )
+    return np.asarray(values)
 
 
 _READERS = {".npy": _npy, ".npz": _npz, ".parquet": _parquet}

@@ -111,7 +111,8 @@ def fit_rows(rows: Rows, bounds: tuple[float, float]) -> TemperatureFit:
     before, notes = survey.before, _notes(survey, rows)
     if not before.spread:
         fit = (1.0, "not identifiable", None, before.nll, before.nll, survey.n)
-        return TemperatureFit(*fit, bounds, (_NOTHING, *notes))
+        kept = [note for note in notes if "training data" not in note]  # ties count as right there
+        return TemperatureFit(*fit, bounds, (_NOTHING, *kept))
     temperature, status, at = search(rows, survey.sample, bounds, before)
     if at.nll > before.nll and status == "converged":  # the same but for rounding
         temperature, at = 1.0, slope_of(rows, 1.0)

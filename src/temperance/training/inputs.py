@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,12 +176,10 @@ def _read_rows(
 
 def _array(file: Path) -> NDArray[Any]:
     try:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return loaded["x"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        with file.open("rb") as handle:
+            loaded = np.load(handle, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidInput(
             str(file),
             expected="an array, or an .npz with the array x, of plain numbers",

@@ -55,7 +55,7 @@ def predict(
 
     Returns:
         An iterator over one prediction per input, in order; ``softmax(logits / T)`` with the
-        post-hoc T of the folder.
+        post-hoc T of the folder, or what the calibrator gives.
 
     Raises:
         InvalidInput: for a folder or an input that cannot be used.
