@@ -262,3 +262,20 @@ def test_one_logit_per_row_has_a_recipe_of_its_own(tmp_path):
     out.mkdir()
     write_calibration(out, found)
     assert "1 / (1 + np.exp(-logits" in (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": -5},
+        {"n": "many"},
+        {"parameters": {"temperature": "5"}},
+        {"parameters": {"temperature": True}},
+    ],
+)
+def test_values_that_were_tampered_with(file, tmp_path, change):
+    found = calibrate_file(CalibrationPlan(str(file)))
+    content = json.dumps({**found.calibrator.to_dict(), **change})
+    (tmp_path / "calibration.json").write_text(content)
+    with pytest.raises(InvalidInput):
+        read_calibration(tmp_path / "calibration.json")

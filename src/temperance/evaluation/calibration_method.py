@@ -214,9 +214,12 @@ class CalibrationMethod:
         arrays = {}
         for name, wanted in self.shapes.items():
             try:
-                array = np.asarray(parameters[name], dtype=np.float64)
-            except (TypeError, ValueError):
-                raise self._refuse(f"numbers in {name!r}", "something else") from None
+                found = np.asarray(parameters[name])
+            except ValueError:
+                found = np.asarray(None)
+            if found.dtype.kind not in "fiu":  # neither texts nor booleans pass for numbers
+                raise self._refuse(f"numbers in {name!r}", "something else")
+            array = found.astype(np.float64)
             shape = tuple(n_classes if s == "C" else s for s in wanted)
             fits = len(shape) == array.ndim and all(
                 s in ("*", a) for s, a in zip(shape, array.shape, strict=True)

@@ -117,6 +117,10 @@ class Calibrator:
 
     def __post_init__(self) -> None:
         find_method(self.method)
+        if self.n < 1:
+            raise InvalidInput(
+                "calibrator", expected="1 fit row or more", found=str(self.n), fix="Fit it again."
+            )
         self._row.read_parameters(self.parameters, self.n_classes)
 
     @property

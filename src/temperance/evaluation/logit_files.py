@@ -265,7 +265,7 @@ def _column(batch: Any, name: str, path: Path) -> NDArray[Any]:
             f"file {path}",
             expected="no missing values",
             found=f"{column.null_count} in some rows of column {name!r}",
-            fix="Leave those rows out, or give missing labels a number to ignore.",
+            fix="Leave those rows out.",
         )
     if hasattr(column, "flatten") and "list" in str(column.type):
         return _numbers_of(column.flatten(), name, path).reshape(len(column), _width(column, path))
