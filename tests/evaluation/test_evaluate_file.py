@@ -152,3 +152,28 @@ def test_members_with_infinite_logits_are_named(tmp_path):
     np.savez(tmp_path / "m.npz", logits=members, labels=y)
     with pytest.raises(InvalidInput, match="member 1"):
         judged(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_ood_rows_are_calibrated_like_the_others(tmp_path, columns):
+    """The same rows on both sides cannot be told apart, calibrated or not."""
+    z, y = rows(300)
+    z, y = (z[:, :1], (y > 0).astype(int)) if columns == 1 else (z, y)
+    np.savez(tmp_path / "x.npz", logits=z, labels=y)
+    calibrator = fit_calibrator("temperature", logits=3 * z + 0.5, labels=y)
+    plan = EvaluationPlan(str(tmp_path / "x.npz"), ood=str(tmp_path / "x.npz"), bootstrap=20)
+    found = evaluate_file(plan, calibrator=calibrator)
+    assert set(found.ood) == {"msp", "predictive_entropy"}  # energy of log-probabilities is 0
+    assert all(m.auroc.value == pytest.approx(0.5) for m in found.ood.values())
+
+
+def test_members_that_are_sure_and_wrong_keep_a_finite_nll(tmp_path):
+    z, y = rows(60)
+    members = np.stack([z, z])
+    members[:, 0] = 0.0
+    members[:, 0, y[0]] = -2000.0
+    np.savez(tmp_path / "m.npz", logits=members, labels=y)
+    plan = EvaluationPlan(str(tmp_path / "m.npz"), ood=str(tmp_path / "m.npz"), bootstrap=20)
+    found = evaluate_file(plan)
+    assert 2000 / 60 < found.figures["nll"].value < 2100 / 60 + 5
+    assert set(found.ood) == {"mutual_information", "msp", "predictive_entropy"}

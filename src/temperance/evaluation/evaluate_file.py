@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from temperance.evaluation.figures import FIGURES, with_interval
 from temperance.evaluation.logit_csv import open_logits
 from temperance.evaluation.logit_files import DAMAGED
 from temperance.evaluation.ood import energy, max_logit, msp, mutual_information, predictive_entropy
-from temperance.evaluation.predictions import read_predictions
+from temperance.evaluation.predictions import read_logits, read_predictions
 from temperance.evaluation.report import EvaluateOptions, evaluate
-from temperance.evaluation.uncertainty import member_uncertainty
+from temperance.evaluation.uncertainty import member_uncertainty, pooled_log_probs
 from temperance.records import Estimate, Report
 
 __all__ = ["EvaluationPlan", "FileEvaluation", "evaluate_file"]
@@ -80,9 +80,9 @@ class FileEvaluation:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Predictions of one file: of one model as logits, of an ensemble as mean probabilities."""
+    """Logits of one file; of an ensemble, the logarithms of its mean probabilities."""
 
-    scores: Mapping[str, NDArray[Any]]
+    logits: NDArray[Any]
     labels: NDArray[Any]
     n: int
     members: NDArray[Any] | None = None
@@ -128,8 +128,8 @@ def evaluate_file(
     figures = {}
     for name in FIGURES:
         progress(f"figure: {name}", len(rows.labels))
-        figures[name] = with_interval(name, **rows.scores, labels=rows.labels, **draws)  # type: ignore[arg-type]
-    report = evaluate(**rows.scores, labels=rows.labels, options=options)  # type: ignore[call-overload]
+        figures[name] = with_interval(name, logits=rows.logits, labels=rows.labels, **draws)
+    report = evaluate(logits=rows.logits, labels=rows.labels, options=options)
     notes = []
     if len(rows.labels) < rows.n:
         notes.append(f"{len(rows.labels):,} of {rows.n:,} rows, drawn by seed, were judged")
@@ -168,22 +168,17 @@ def _read(
             except InvalidInput as error:
                 error.args = (f"member {number}: {error}",)
                 raise
-        return _Rows({"probs": _mean_probs(members)}, labels, len(labels), members)
+        return _Rows(pooled_log_probs(logits=members), labels, len(labels), members)
     source = open_logits(file, labels=plan.labels, columns=list(plan.columns) or None)
     part = Part(source, plan.seed)
     n = sum(len(y) for _, y in part)
     logits, labels = gather_rows(part, n, plan.seed + 1, "reading the rows", progress)
-    if calibrator is not None:
-        logits = calibrator.log_probs(logits)  # logarithms do not underflow, and are logits
-    return _Rows({"logits": _two_columns(logits)}, labels, n)
+    return _Rows(_scored(logits, calibrator), labels, n)
 
 
-def _two_columns(logits: NDArray[Any]) -> NDArray[Any]:
-    """Logits ``[n, C]``; one logit per row, that of class 1, becomes 0 and itself."""
-    if logits.ndim == 2 and logits.shape[1] > 1:
-        return logits
-    one = logits.reshape(-1)
-    return np.stack([np.zeros_like(one), one], axis=1)
+def _scored(logits: NDArray[Any], calibrator: Calibrator | None) -> NDArray[Any]:
+    """Logits ``[n, C]``, calibrated if asked; log-probabilities are logits that do not underflow."""
+    return read_logits(logits) if calibrator is None else calibrator.log_probs(logits)
 
 
 def _members(file: str) -> NDArray[Any] | None:
@@ -210,13 +205,6 @@ def _array(file: str, name: str) -> NDArray[Any]:
         )
 
 
-def _mean_probs(members: NDArray[Any]) -> NDArray[np.float64]:
-    z = members.astype(np.float64)
-    z -= z.max(axis=-1, keepdims=True)
-    p = np.exp(z)
-    return np.asarray((p / p.sum(axis=-1, keepdims=True)).mean(axis=0))
-
-
 def _uncertainty(rows: _Rows) -> dict[str, float]:
     if rows.members is None:
         return {}
@@ -240,16 +228,24 @@ def _ood(plan: EvaluationPlan, rows: _Rows, calibrator: Calibrator | None) -> di
             found=str(error),
             fix="Write them with numpy.save.",
         ) from error
-    inside = next(iter(rows.scores.values()))
-    if rows.members is None:
-        if outside.ndim == 2 and outside.shape[1] > 1 and calibrator is not None:
-            outside = calibrator.log_probs(outside)
-        outside = _two_columns(outside)
-    _check_classes(file, outside.shape[-1], inside.shape[-1])
+    both: dict[Callable[..., NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]] = {}
+    if rows.members is not None:
+        _check_classes(file, outside.shape[-1], rows.logits.shape[1])
+        both[mutual_information] = (rows.members, outside)
+        outside = pooled_log_probs(logits=outside)
+    else:
+        outside = _scored(outside, calibrator)
+        _check_classes(file, outside.shape[1], rows.logits.shape[1])
+    # energy and the largest logit mean nothing for log-probabilities: their energy is always 0
+    raw = rows.members is None and calibrator is None
+    for score in (msp, max_logit, energy, predictive_entropy) if raw else (msp, predictive_entropy):
+        both[score] = (rows.logits, outside)
     options = {"bootstrap": plan.bootstrap, "seed": plan.seed}
     return {
-        name: ood_metrics(id_scores=a, ood_scores=b, **options)
-        for name, (a, b) in _scores(rows, outside).items()
+        score.__name__: ood_metrics(
+            id_scores=score(logits=a), ood_scores=score(logits=b), **options
+        )
+        for score, (a, b) in both.items()
     }
 
 
@@ -263,17 +259,6 @@ def _check_classes(file: str, found: int, wanted: int) -> None:
         )
 
 
-def _scores(rows: _Rows, outside: NDArray[Any]) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-    if rows.members is not None:
-        both = {"probs": rows.scores["probs"]}, {"probs": _mean_probs(outside)}
-        mi = (mutual_information(logits=rows.members), mutual_information(logits=outside))
-        plain = {f.__name__: tuple(f(**x) for x in both) for f in (msp, predictive_entropy)}
-        return {**plain, "mutual_information": mi}  # type: ignore[dict-item]
-    both = {"logits": rows.scores["logits"]}, {"logits": outside}
-    functions = (msp, max_logit, energy, predictive_entropy)
-    return {f.__name__: tuple(f(**x) for x in both) for f in functions}  # type: ignore[misc]
-
-
 def _shift(
     plan: EvaluationPlan,
     file: str,
@@ -283,9 +268,8 @@ def _shift(
     progress: Progress,
 ) -> dict[str, Estimate]:
     rows = _read(plan, file, calibrator, progress)
-    _check_classes(file, next(iter(rows.scores.values())).shape[-1], classes)
+    _check_classes(file, rows.logits.shape[1], classes)
     draws = {"bootstrap": plan.bootstrap, "seed": plan.seed}
     return {
-        name: with_interval(name, **rows.scores, labels=rows.labels, **draws)  # type: ignore[arg-type]
-        for name in SHIFT
+        name: with_interval(name, logits=rows.logits, labels=rows.labels, **draws) for name in SHIFT
     }
