@@ -177,7 +177,7 @@ def _read(
 
 
 def _scored(logits: NDArray[Any], calibrator: Calibrator | None) -> NDArray[Any]:
-    """Logits ``[n, C]``, calibrated if asked; log-probabilities are logits that do not underflow."""
+    """Logits ``[n, C]``; calibrated ones are log-probabilities, which do not underflow."""
     return read_logits(logits) if calibrator is None else calibrator.log_probs(logits)
 
 
