@@ -1,0 +1,162 @@
+"""The trial: one planned training of a study, and the key that it is known by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from temperance.errors import InvalidInput
+
+__all__ = ["LOSSES", "NORMS", "OPTIMIZERS", "SCHEDULES", "Trial", "trial_from_dict"]
+
+NORMS = ("none", "layer", "batch")
+LOSSES = ("plain", "normalized")
+OPTIMIZERS = ("sgd", "adamw")
+SCHEDULES = ("cosine", "constant")
+_CHOICES = {"norm": NORMS, "loss": LOSSES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+_POSITIVE = ("temperature", "lr")
+_COUNTS = {"batch_size": 1, "steps": 1, "seed": 0, "train_rows": 2, "feature_dim": 1}
+_SHARES = ("momentum", "smoothing", "label_noise")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One planned training. What is equal in every field is the same trial, everywhere.
+
+    Attributes:
+        dataset: name of a data set of ``temperance.study.data``, or a path.
+        features: how its rows are represented: ``input`` (as they are), or an extractor of
+            ``temperance.study.data``, for instance ``pca:64``.
+        model: ``probe`` (norm, linear layer, T on frozen features), or a net of
+            ``temperance.training.nets``.
+        feature_dim: M, for nets whose width can be chosen; None for the model's own.
+        norm: in front of the output layer: ``none``, ``layer`` or ``batch``.
+        temperature: T in training and at inference.
+        loss: ``plain`` cross entropy of ``logits / T``, or ``normalized``: that times T, so that T
+            changes the shape of the distribution and not the size of the gradient.
+        optimizer: ``sgd`` (with momentum, no Nesterov) or ``adamw``.
+        lr: peak learning rate, reached at the first step.
+        weight_decay: decay of weight matrices; none on norms and biases.
+        momentum: for ``sgd``.
+        schedule: ``cosine`` (to 0 over all steps) or ``constant``.
+        batch_size: rows per step; at most all training rows.
+        steps: optimizer steps.
+        train_rows: training rows that are used, drawn by class shares; None for all.
+        smoothing: label smoothing of the loss, 0 to below 1.
+        label_noise: share of training labels that are replaced by another class, 0 to below 1.
+        seed: seed of initial weights and batch order.
+    """
+
+    dataset: str
+    features: str = "input"
+    model: str = "probe"
+    feature_dim: int | None = None
+    norm: str = "none"
+    temperature: float = 1.0
+    loss: str = "plain"
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    weight_decay: float = 0.0
+    momentum: float = 0.9
+    schedule: str = "cosine"
+    batch_size: int = 64
+    steps: int = 1000
+    train_rows: int | None = None
+    smoothing: float = 0.0
+    label_noise: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("dataset", "features", "model"):
+            value = getattr(self, name)
+            self._check(name, isinstance(value, str) and value != "", "a name")
+        for name, choices in _CHOICES.items():
+            self._check(name, getattr(self, name) in choices, " or ".join(choices))
+        for name in ("temperature", "lr", "weight_decay", *_SHARES):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            self._check(name, number and math.isfinite(value), "a finite number")
+            object.__setattr__(self, name, float(value))
+        for name in _POSITIVE:
+            self._check(name, getattr(self, name) > 0, "a positive number")
+        self._check("weight_decay", self.weight_decay >= 0, "0 or more")
+        for name in _SHARES:
+            self._check(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
+        for name, least in _COUNTS.items():
+            value = getattr(self, name)
+            if value is None and name in ("train_rows", "feature_dim"):
+                continue
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self._check(name, whole and value >= least, f"a whole number of {least} or more")
+
+    def _check(self, name: str, good: bool, expected: str) -> None:
+        if not good:
+            raise InvalidInput(
+                f"trial.{name}",
+                expected=expected,
+                found=repr(getattr(self, name)),
+                fix="Change it in the plan.",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all fields as a plain mapping."""
+        return asdict(self)
+
+    @property
+    def key(self) -> str:
+        """Digest of the fields that are not at their default: a field added later changes no key."""
+        content = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    @property
+    def task_content(self) -> dict[str, Any]:
+        """The fields that say which task this is: data, representation, size."""
+        names = ("dataset", "features", "model", "feature_dim", "train_rows", "label_noise")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """All fields except temperature and seed: one curve over T in a study."""
+        left_out = ("temperature", "seed")
+        return {k: v for k, v in self.to_dict().items() if k not in left_out}
+
+
+def trial_from_dict(content: Mapping[str, Any]) -> Trial:
+    """Make a trial of a mapping; unknown names are refused by name.
+
+    Args:
+        content: fields of ``Trial`` by name.
+
+    Returns:
+        The trial.
+
+    Raises:
+        InvalidInput: for unknown or missing fields, and for values that are out of range.
+
+    Example:
+        >>> from temperance.study.trial import trial_from_dict
+        >>> trial_from_dict({"dataset": "digits", "temperature": 4}).temperature
+        4.0
+    """
+    known = [f.name for f in fields(Trial)]
+    if unknown := sorted(set(content) - set(known)):
+        raise InvalidInput(
+            "trial",
+            expected=f"fields among {', '.join(known)}",
+            found=", ".join(map(repr, unknown)),
+            fix="Correct the name.",
+        )
+    if "dataset" not in content:
+        raise InvalidInput(
+            "trial", expected="a dataset", found="none", fix='Name one, for instance "digits".'
+        )
+    return Trial(**content)
