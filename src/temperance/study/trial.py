@@ -108,7 +108,7 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Digest of the fields that are not at their default: a field added later changes no key."""
+        """Digest of the fields that are not at their default: a later field changes no key."""
         content = {
             f.name: getattr(self, f.name)
             for f in fields(self)
