@@ -2,5 +2,15 @@
 
 from temperance.task.csg import csg
 from temperance.task.features import collect, measure
+from temperance.task.statistic_spec import StatisticSpec
+from temperance.task.statistics import STATISTICS, measure_statistics, try_statistics
 
-__all__ = ["collect", "csg", "measure"]
+__all__ = [
+    "STATISTICS",
+    "StatisticSpec",
+    "collect",
+    "csg",
+    "measure",
+    "measure_statistics",
+    "try_statistics",
+]

@@ -16,6 +16,8 @@ from temperance.errors import InvalidInput, TemperanceWarning
 from temperance.labels import ClassMap, check_ids, labelled_rows, read_labels
 from temperance.records import Features, Task
 from temperance.task.csg import csg
+from temperance.task.statistic_spec import StatisticSpec
+from temperance.task.statistics import find_statistics, measure_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -102,22 +104,27 @@ def measure(
     repeats: int = 5,
     seed: int = 0,
     training: Mapping[str, Any] | None = None,
+    statistics: str | Iterable[str | StatisticSpec] | None = (),
 ) -> Task:
-    """Measure a task: its size, and its difficulty as CSG with its spread.
+    """Measure a task: its size, its difficulty as CSG with its spread, and more if asked for.
 
     Args:
         features: inputs of the output layer, or whatever stands for them.
         n_samples: rows drawn per class for the CSG.
         k: neighbours per row for the CSG.
-        repeats: independent draws.
-        seed: seed of the draws.
+        repeats: independent draws, and groups of rows for the spread of the other statistics.
+        seed: seed of the draws and groups.
         training: facts of the training, if known (``optimizer``, ``lr``, ``steps``, ...).
+        statistics: further statistics to measure, names of
+            ``temperance.task.statistics.STATISTICS``; None for all of them.
 
     Returns:
-        The task, ready for ``temperance.suggest``.
+        The task, ready for ``temperance.suggest``. A statistic that does not exist on these rows is
+        left out, and a ``TemperanceWarning`` says why.
 
     Raises:
         InvalidInput: if fewer than two classes have rows, or a setting is out of range.
+        NotFound: for a statistic that is not there.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -126,13 +133,17 @@ def measure(
         >>> task.feature_dim, task.n_classes, round(task.statistics["csg"].value, 6)
         (64, 10, 0.041128)
     """
+    more = [spec for spec in find_statistics(statistics) if spec.name != "csg"]
     counts = np.bincount(features.y, minlength=len(features.class_names))
+    measured = {"csg": csg(features, n_samples, k, repeats=repeats, seed=seed)}
+    if more:
+        measured |= measure_statistics(features, more, repeats=repeats, seed=seed)
     return Task(
         feature_dim=features.feature_dim,
         n_classes=len(features.class_names),
         n_samples=len(features),
         n_nonempty=int((counts > 0).sum()),
-        statistics={"csg": csg(features, n_samples, k, repeats=repeats, seed=seed)},
+        statistics=measured,
         training=dict(training or {}),
     )
 

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from temperance.errors import InvalidInput, TemperanceWarning
 from temperance.head import check_batches, check_temperature
 from temperance.models import find_head
-from temperance.records import Features, Suggestion, Task
+from temperance.records import Suggestion, Task
 from temperance.rules import suggest
-from temperance.task import collect, measure
+from temperance.task import measure
 from temperance.training.arms import Arm, merge_arms, parse_arm
 from temperance.training.dataset import DataSet, row_digests
 from temperance.training.loop import Batches, plan_steps
-from temperance.training.nets import NETS, BuiltNet, build_net
+from temperance.training.nets import BuiltNet
 from temperance.training.plan import Plan, Prepared, Progress
 from temperance.training.preprocess import make_preprocess
 from temperance.training.sources import open_data
 from temperance.training.splits import Splits, make_splits, select
-from temperance.training.zoo import find_zoo
+from temperance.training.task_features import input_side, new_net, task_features
 
 __all__ = ["new_net", "prepare"]
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_TORCHVISION_SIDE = 224  # what torchvision's classification weights were trained with
-_MAX_INPUTS = 4096  # numbers per picture that stand for the task; larger ones are averaged down
 
 
 def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
@@ -52,7 +46,7 @@ def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
     data = open_data(
         plan.source,
         label=plan.label,
-        image_size=plan.image_size or _size_of_model(plan),
+        image_size=plan.image_size or input_side(plan),
         on_bad=plan.on_bad,
         ignore=plan.ignore,
         progress=tell.scan,
@@ -75,21 +69,6 @@ def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
     return Prepared(plan, data, splits, preprocess, net.name, task, suggestion, arms, notices)
 
 
-def new_net(plan: Plan, data: DataSet, *, seed: int) -> BuiltNet:
-    """Build the plan's net for a data set."""
-    name = plan.model
-    if name == "auto":
-        name = "convnet" if data.kind == "images" else "mlp"
-    return build_net(
-        name,
-        input_shape=data.input_shape,
-        n_classes=data.n_classes,
-        seed=seed,
-        feature_dim=plan.feature_dim,
-        weights=plan.weights,
-    )
-
-
 def _copies(data: DataSet, splits: Splits) -> list[str]:
     """Name the held-out rows that the net is trained on, too: their figures are too good."""
     trained = set(row_digests(select(data, splits.train).x))
@@ -102,18 +81,6 @@ def _copies(data: DataSet, splits: Splits) -> list[str]:
     for text in found:
         warnings.warn(f"{data.name}: {text}", TemperanceWarning, stacklevel=3)
     return found
-
-
-def _size_of_model(plan: Plan) -> int | None:
-    """Side of the pictures that pretrained weights expect; None where nothing is loaded."""
-    if plan.weights is None or plan.model in ("auto", *NETS):
-        return None
-    zoo = find_zoo(plan.model, own=tuple(NETS))
-    if zoo.library == "torchvision":
-        return _TORCHVISION_SIDE
-    from timm.models import get_pretrained_cfg
-
-    return int(get_pretrained_cfg(zoo.name).input_size[-1])
 
 
 def _check_batch_size(n: int, batch_size: int) -> None:
@@ -144,34 +111,9 @@ def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ..
 
 
 def _measured(plan: Plan, net: BuiltNet, rows: Batches, data: DataSet, feature_dim: int) -> Task:
-    """Measure on the features that stand for the task before training.
-
-    A pretrained net gives its own features; a net that starts from nothing knows nothing of the
-    task yet, so its input stands for them.
-    """
-    if plan.weights is None:
-        x, source = _inputs(rows, data)
-    else:
-        walk = (rows.batch(slice(at, at + 256)) for at in range(0, len(rows), 256))
-        collected = collect(net.module, walk)
-        x, source = collected.x, collected.source
-    features = Features(x, rows.y, data.class_map, source)
+    """Measure on the features that stand for the task before training."""
+    features = task_features(plan, net, rows, data)
     steps = len(plan_steps(len(rows), plan.budget.batch_size)) * plan.budget.epochs
     facts = {**plan.budget.to_dict(), "steps": steps, "n": len(rows)}
     task = measure(features, seed=plan.split_seed, training=facts)
     return replace(task, feature_dim=feature_dim)
-
-
-def _inputs(rows: Batches, data: DataSet) -> tuple[NDArray[Any], str]:
-    """Inputs of the net as features: pictures as shares of white, at most 32 x 32."""
-    if data.kind == "features":
-        return rows.preprocess.apply(rows.x).numpy(), "standardized input features"
-    white = float(data.white or 1.0)
-    parts, small = [], np.prod(rows.x.shape[1:]) > _MAX_INPUTS
-    for at in range(0, len(rows), 256):
-        block = torch.from_numpy(np.array(rows.x[at : at + 256])).float().permute(0, 3, 1, 2)
-        if small:
-            block = nn.functional.adaptive_avg_pool2d(block, 32)
-        parts.append((block / white).flatten(1))
-    source = "pixels as shares of white" + (", averaged to 32 x 32" if small else "")
-    return torch.cat(parts).numpy(), source
