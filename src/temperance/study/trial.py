@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any
 
 from temperance.errors import InvalidInput
@@ -21,6 +23,7 @@ _CHOICES = {"norm": NORMS, "loss": LOSSES, "optimizer": OPTIMIZERS, "schedule": 
 _POSITIVE = ("temperature", "lr")
 _COUNTS = {"batch_size": 1, "steps": 1, "seed": 0, "train_rows": 2, "feature_dim": 1}
 _SHARES = ("momentum", "smoothing", "label_noise")
+_LARGEST = 2**63 - 1  # what seeds of torch and columns of Parquet can hold
 
 
 @dataclass(frozen=True)
@@ -73,38 +76,40 @@ class Trial:
     def __post_init__(self) -> None:
         for name in ("dataset", "features", "model"):
             value = getattr(self, name)
-            self._check(name, isinstance(value, str) and value != "", "a name")
+            self._check(name, isinstance(value, str) and value.strip() != "", "a name")
         for name, choices in _CHOICES.items():
-            self._check(name, getattr(self, name) in choices, " or ".join(choices))
-        for name in ("temperature", "lr", "weight_decay", *_SHARES):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            self._check(name, number and math.isfinite(value), "a finite number")
-            object.__setattr__(self, name, float(value))
+            self._check(name, isinstance(value, str) and value in choices, " or ".join(choices))
+        for name in ("temperature", "lr", "weight_decay", *_SHARES):
+            self._set(name, _number(getattr(self, name)), "a finite number")
         for name in _POSITIVE:
             self._check(name, getattr(self, name) > 0, "a positive number")
         self._check("weight_decay", self.weight_decay >= 0, "0 or more")
         for name in _SHARES:
             self._check(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
         for name, least in _COUNTS.items():
-            value = getattr(self, name)
-            if value is None and name in ("train_rows", "feature_dim"):
+            if getattr(self, name) is None and name in ("train_rows", "feature_dim"):
                 continue
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            self._check(name, whole and value >= least, f"a whole number of {least} or more")
+            whole = _whole(getattr(self, name), least)
+            self._set(name, whole, f"a whole number of {least} or more, below 2**63")
+
+    def _set(self, name: str, value: float | None, expected: str) -> None:
+        """Keep a plain Python number, so that equal content has an equal key."""
+        self._check(name, value is not None, expected)
+        object.__setattr__(self, name, value)
 
     def _check(self, name: str, good: bool, expected: str) -> None:
         if not good:
             raise InvalidInput(
                 f"trial.{name}",
                 expected=expected,
-                found=repr(getattr(self, name)),
+                found=_shown(getattr(self, name)),
                 fix="Change it in the plan.",
             )
 
     def to_dict(self) -> dict[str, Any]:
         """Give all fields as a plain mapping."""
-        return asdict(self)
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
     def key(self) -> str:
@@ -130,6 +135,39 @@ class Trial:
         return {k: v for k, v in self.to_dict().items() if k not in left_out}
 
 
+def _number(value: object) -> float | None:
+    """Give a finite number as a float, without a negative zero; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return None
+    return number + 0.0 if math.isfinite(number) else None
+
+
+def _whole(value: Any, least: int) -> int | None:
+    """Give a whole number as an int; None for anything else and what is out of range."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 in a plan, and what tables make of columns with gaps
+    try:
+        whole = operator.index(value)  # NumPy's whole numbers too
+    except TypeError:
+        return None
+    return whole if least <= whole <= _LARGEST else None
+
+
+def _shown(value: object) -> str:
+    """Show a value in a sentence; Python refuses to print integers of thousands of digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def trial_from_dict(content: Mapping[str, Any]) -> Trial:
     """Make a trial of a mapping; unknown names are refused by name.
 
@@ -148,7 +186,11 @@ def trial_from_dict(content: Mapping[str, Any]) -> Trial:
         4.0
     """
     known = [f.name for f in fields(Trial)]
-    if unknown := sorted(set(content) - set(known)):
+    if not isinstance(content, Mapping):
+        raise InvalidInput(
+            "trial", expected="fields by name", found=_shown(content), fix="Check the file."
+        )
+    if unknown := sorted(set(content) - set(known), key=str):
         raise InvalidInput(
             "trial",
             expected=f"fields among {', '.join(known)}",
