@@ -130,9 +130,9 @@ def _build_own(
                 fix="Leave it out, or choose the net mlp.",
             )
         feature_dim = size
-    if len(input_shape) == 1 and name not in ("mlp", "probe"):
+    if len(input_shape) == 1 and name not in ("mlp", "mlp1", "probe"):
         raise InvalidInput(
-            f"net {name}", expected="pictures", found="features", fix="Choose mlp or probe."
+            f"net {name}", expected="pictures", found="features", fix="Choose mlp, mlp1 or probe."
         )
     m = DEFAULT_FEATURE_DIM if feature_dim is None else feature_dim
     channels = input_shape[0] if len(input_shape) == 3 else None
@@ -233,14 +233,19 @@ def _resnet14(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:
     return _resnet(shape, n_classes, m, blocks=2)
 
 
-def _mlp(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:
-    """Two hidden layers of width M."""
+def _mlp(shape: tuple[int, ...], n_classes: int, m: int, *, hidden: int = 2) -> nn.Module:
+    """Hidden layers of width M, two by default."""
     layers: list[nn.Module] = [nn.Flatten()]
     inside = int(torch.Size(shape).numel())
-    for _ in range(2):
+    for _ in range(hidden):
         layers += [nn.Linear(inside, m), nn.BatchNorm1d(m), nn.ReLU()]
         inside = m
     return _Net(nn.Sequential(*layers), m, n_classes)
+
+
+def _mlp1(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:
+    """One hidden layer, which keeps a large M cheap."""
+    return _mlp(shape, n_classes, m, hidden=1)
 
 
 def _probe(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:  # noqa: ARG001
@@ -253,5 +258,6 @@ NETS: dict[str, Callable[[tuple[int, ...], int, int], nn.Module]] = {
     "resnet": _resnet,
     "resnet14": _resnet14,
     "mlp": _mlp,
+    "mlp1": _mlp1,
     "probe": _probe,
 }
