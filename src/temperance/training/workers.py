@@ -7,11 +7,8 @@ several runs at once use all cores, and give the same results as one after the o
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -22,6 +19,7 @@ import torch
 from temperance.errors import TemperanceError
 from temperance.training.arms import Arm
 from temperance.training.plan import Prepared
+from temperance.training.process import interrupts_held, leave_with_parent, sendable
 from temperance.training.runs import Tally, run_one
 
 __all__ = ["run_in_processes"]
@@ -58,7 +56,7 @@ def run_in_processes(prepared: Prepared, out: Path, todo: Sequence[Which], tally
         for _ in range(count)
     ]
     try:
-        with _interrupts_held():
+        with interrupts_held():
             for worker in workers:
                 worker.start()
         _watch(workers, news, tally, expected=len(todo))
@@ -70,30 +68,6 @@ def run_in_processes(prepared: Prepared, out: Path, todo: Sequence[Which], tally
             worker.join()
         for queue in (tasks, given):
             queue.cancel_join_thread()
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end of the block; processes started inside never see it.
-
-    Starting takes seconds, and an interrupt in the middle of it would leave half a process. The
-    mask is for the processes, which inherit it; the handler is for this one, since the system may
-    hand the signal to any of its threads.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    held: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if held:
-        raise KeyboardInterrupt
 
 
 def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) -> None:
@@ -121,7 +95,7 @@ def _watch(workers: Sequence[Any], news: Any, tally: Tally, *, expected: int) ->
 
 def _work(out: Path, given: Any, tasks: Any, news: Any) -> None:
     """Train what comes out of the queue until there is nothing more."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     prepared: Prepared = given.get()
     while (which := tasks.get()) is not None:
@@ -135,24 +109,10 @@ def _work(out: Path, given: Any, tasks: Any, news: Any) -> None:
                 report=partial(_tell, news, arm, seed),
             )
         except Exception as error:
-            news.put(("error", _sendable(error)))
+            news.put(("error", sendable(error)))
             return
         news.put(("done",))
 
 
-def _leave_with_parent() -> None:
-    """End this process when the first one is gone, even if it was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
 def _tell(news: Any, arm: Arm, seed: int, epoch: int) -> None:
     news.put(("epoch", arm, seed, epoch))
-
-
-def _sendable(error: Exception) -> Exception:
-    """Errors of the library have constructors that do not survive the way; their sentence does."""
-    text = str(error) if isinstance(error, TemperanceError) else f"{type(error).__name__}: {error}"
-    return TemperanceError(text)

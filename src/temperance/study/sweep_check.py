@@ -1,0 +1,111 @@
+"""What a sweep looks at before it starts: every data set, representation and model, once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temperance.errors import InvalidInput, TemperanceWarning
+from temperance.study.outcome import SPLITS, StudyData
+from temperance.study.runner import Runner, feature_dim_of
+from temperance.study.trial import Trial
+from temperance.study.units import Unit, data_key
+
+__all__ = ["Facts", "check_units"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The sizes of one task's rows.
+
+    Attributes:
+        input_shape: shape of one row.
+        n_classes: C.
+        n_train: training rows.
+        n_val: validation rows.
+        n_test: test rows.
+    """
+
+    input_shape: tuple[int, ...]
+    n_classes: int
+    n_train: int
+    n_val: int
+    n_test: int
+
+
+def check_units(
+    units: Sequence[Unit],
+    runner: Runner,
+    *,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> dict[tuple[Any, ...], Facts]:
+    """Load every data set once, build every model once, and let the engines look at their trials.
+
+    Args:
+        units: units that train.
+        runner: what will carry them out.
+        progress: called with data sets looked at and to look at.
+
+    Returns:
+        The sizes of the rows, by ``data_key``.
+
+    Raises:
+        NotFound: for a data set, extractor or model that is not there.
+        InvalidInput: for data that cannot be read, and trials that do not fit them.
+        MissingPackage: for a model of a package that is not installed.
+
+    Example:
+        >>> from temperance.study.runner import Runner
+        >>> from temperance.study.trial import Trial
+        >>> from temperance.study.units import work_units
+        >>> (facts,) = check_units(work_units([Trial("iris")]), Runner()).values()
+        >>> facts.input_shape, facts.n_classes
+        ((4,), 3)
+    """
+    by_data: dict[tuple[Any, ...], list[Unit]] = {}
+    for unit in units:
+        by_data.setdefault(data_key(unit.trials[0]), []).append(unit)
+    found = {}
+    for number, (key, group) in enumerate(by_data.items()):
+        progress(number, len(by_data))
+        data = runner.data_of(group[0])
+        with warnings.catch_warnings():  # they come again with the work, as notices
+            warnings.simplefilter("ignore", TemperanceWarning)
+            _check_group(group, runner, data)
+        found[key] = _facts(data)
+    progress(len(by_data), len(by_data))
+    return found
+
+
+def _facts(data: StudyData) -> Facts:
+    train, val, test = (len(data.y[split]) for split in SPLITS)
+    return Facts(data.input_shape, data.n_classes, train, val, test)
+
+
+def _check_group(group: Sequence[Unit], runner: Runner, data: StudyData) -> None:
+    seen = set()
+    for unit in group:
+        first = unit.trials[0]
+        norms = frozenset(trial.norm for trial in unit.trials)
+        kind = first.model, first.feature_dim, first.batch_size, norms
+        if kind in seen:
+            continue
+        seen.add(kind)
+        try:
+            if first.model != "probe":
+                feature_dim_of(first, data)
+            engine = runner.engine_of(first)
+            engine(data, unit.trials)  # an engine checks first, and trains when it is iterated
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{_named(first)}: {error.subject}",
+                expected=error.expected,
+                found=error.found,
+                fix=error.fix,
+            ) from error
+
+
+def _named(trial: Trial) -> str:
+    return f"trial of {trial.model} on {trial.dataset}, features {trial.features}"
