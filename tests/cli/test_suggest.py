@@ -4,6 +4,7 @@ import pytest
 
 from temperance import RULES, Task, suggest
 from temperance.records import from_dict
+from temperance.rules import FittedDomain, FittedRule, StatisticsRule, save_rule
 
 KEYS = {"temperature", "unclipped", "rule", "norm", "in_domain", "reasons", "terms", "others"}
 
@@ -33,6 +34,23 @@ def test_text_says_t_terms_reasons_and_others(run):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--csg", 0.5], "share, all add up"),
+        (["--rule", "adacos"], "value"),
+        (["--rule", "rule.json", "--statistic", "spread=0.5"], "factor, all multiply"),
+    ],
+)
+def test_terms_are_called_what_they_are(run, tmp_path, monkeypatch, arguments, words):
+    rule = StatisticsRule(0.5, (("log(M)", 0.2), ("spread", 1.0)))
+    monkeypatch.chdir(tmp_path)
+    save_rule(FittedRule(rule, FittedDomain((1, 999), (2, 99)), "batch"), "rule.json")
+    result = run("suggest", "-M", 512, "-C", 10, *arguments)
+    assert result.code == 0
+    assert words in result.out
+
+
+@pytest.mark.parametrize(
     ("arguments", "code"),
     [
         (["--features", 512], 2),
@@ -43,6 +61,9 @@ def test_text_says_t_terms_reasons_and_others(run):
         (["--features", 512, "--classes", 10, "--csg", -1], 3),
         (["--features", 512, "--classes", 10, "--rule", "hasegawa-sakai-csg-cn"], 3),
         (["--features", 512, "--classes", 10, "--rule", "nope"], 4),
+        (["--features", 512, "--classes", 10, "--statistic", "=3"], 2),
+        (["--features", 512, "--classes", 10, "--statistic", "a=1", "--statistic", "a=2"], 2),
+        (["--features", 512, "--classes", 10, "--csg", 1, "--statistic", "csg=2"], 2),
     ],
 )
 def test_bad_input(run, arguments, code):

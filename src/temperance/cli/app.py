@@ -11,10 +11,14 @@ import typer
 
 from temperance.cli.calibrate import calibrate
 from temperance.cli.evaluate import evaluate
+from temperance.cli.fit import fit
+from temperance.cli.measure import measure
 from temperance.cli.output import print_error
 from temperance.cli.predict import predict
+from temperance.cli.regret import regret
 from temperance.cli.rules import rules
 from temperance.cli.suggest import suggest
+from temperance.cli.sweep import sweep
 from temperance.cli.train import train
 from temperance.errors import TemperanceError
 from temperance.version import __version__
@@ -50,6 +54,7 @@ def _root(
 
 app.command(epilog="Example: temperance suggest --features 512 --classes 10 --csg 0.7")(suggest)
 app.command(epilog="Example: temperance rules --json")(rules)
+app.command(epilog="Example: temperance measure digits --out runs/measured")(measure)
 app.command(epilog="Example: temperance train digits --out runs/digits --seeds 3 --epochs 20")(
     train
 )
@@ -57,6 +62,9 @@ app.command(epilog="Example: temperance calibrate val.npz --out runs/calibrated"
 app.command(epilog="Example: temperance evaluate test.npz --ood other.npy --out runs/judged")(
     evaluate
 )
+app.command(epilog="Example: temperance sweep plan.toml --out runs/sweep --workers 4")(sweep)
+app.command(epilog="Example: temperance fit runs/sweep --out rule.json")(fit)
+app.command(epilog="Example: temperance regret runs/sweep --out runs/regret")(regret)
 app.command(epilog="Example: temperance predict runs/digits new.png --json")(predict)
 
 

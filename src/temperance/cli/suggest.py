@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,21 +22,66 @@ def suggest(
     csg: Annotated[
         float | None, typer.Option(help="Cumulative Spectral Gradient of the task, 0 to C - 1.")
     ] = None,
+    statistic: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of another statistic that the rule needs, repeatable."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Training rows, where the rule needs them.", min=1)
+    ] = None,
     rule: Annotated[
-        str | None, typer.Option(help="Name of a rule (see: temperance rules).")
+        str | None,
+        typer.Option(help="Name of a rule (see: temperance rules), or a file of temperance fit."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Suggest a training temperature, with its terms and what the other rules say."""
-    from temperance.records import Statistic, Task, to_dict
+    from temperance.records import Task, to_dict
+    from temperance.rules import find_rule
     from temperance.rules import suggest as run
 
-    statistics = {} if csg is None else {"csg": Statistic(csg, settings={"given": True})}
-    suggestion = run(Task(features, classes, statistics=statistics), rule)
+    given = _statistics(statistic or (), csg)
+    task = Task(features, classes, n_samples=samples, statistics=given)  # type: ignore[arg-type]
+    chosen: Any = find_rule(rule, task)
+    suggestion = run(task, chosen)
     if as_json:
         print_json(to_dict(suggestion))
         return
     _print(suggestion)
+    if source := getattr(getattr(chosen, "domain", None), "training", None):
+        trained = "; ".join(f"{name} {_words(seen)}" for name, seen in source)
+        print(f"The rule was fitted on {chosen.domain.source}, trained with {trained}.")
+
+
+def _statistics(texts: Sequence[str], csg: float | None) -> dict[str, float]:
+    found = {} if csg is None else {"csg": csg}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            number_given = float(value)
+        except ValueError:
+            name = ""
+        if not (name := name.strip()):
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--statistic")
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint="--statistic")
+        found[name] = number_given
+    return found
+
+
+def _words(seen: tuple[Any, ...]) -> str:
+    numbers = len(seen) == 2 and not any(isinstance(value, str) for value in seen)
+    return " to ".join(map(str, seen)) if numbers else ", ".join(map(str, seen))
+
+
+def _meaning(suggestion: Suggestion) -> str:
+    """What the numbers of the terms are: some rules add them up, some multiply them."""
+    values = list(suggestion.terms.values())
+    if math.isclose(sum(values), suggestion.unclipped, rel_tol=1e-9, abs_tol=1e-12):
+        return "share, all add up"
+    if math.isclose(math.prod(values), suggestion.unclipped, rel_tol=1e-9):
+        return "factor, all multiply"
+    return "value"
 
 
 def _print(suggestion: Suggestion) -> None:
@@ -47,8 +94,8 @@ def _print(suggestion: Suggestion) -> None:
         print("The task lies inside the rule's domain.")
     for reason in suggestion.reasons:
         print(f"Note: {reason}.")
-    terms = [[name, number(share)] for name, share in suggestion.terms.items()]
-    print_table(f"Terms of {suggestion.rule}", ("term", "share"), terms)
+    terms = [[name, number(value)] for name, value in suggestion.terms.items()]
+    print_table(f"Terms of {suggestion.rule}", ("term", _meaning(suggestion)), terms)
     rows = [
         [name, number(o.temperature), number(o.unclipped), o.norm, o.note]
         for name, o in suggestion.others.items()

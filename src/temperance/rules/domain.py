@@ -69,7 +69,7 @@ def _other_settings(name: str, wanted: dict[str, Any], task: Task) -> list[str]:
 
 def _fits(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, tuple):
-        return bool(wanted[0] <= found <= wanted[1])
+        return isinstance(found, int | float) and bool(wanted[0] <= found <= wanted[1])
     return bool(found == wanted)
 
 

@@ -22,6 +22,7 @@ MIN_SUGGESTED = 0.1
 """Smallest T that is handed to a trainer with a norm in front of the head. Measured (64-128-BN-10
 net on scikit-learn's digits, SGD lr 0.1): T = 0.05 diverged, T = 1e-8 gave NaN."""
 
+_SLACK = 1e-9  # a T that was written and read again is not beyond its own range
 _FLOORS = {"none": 0.01, "cosine": 0.0}  # other norms; without one, best T of 0.25 were measured
 
 
@@ -58,8 +59,9 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
     """Give the rule that a name, a callable or None stands for.
 
     Args:
-        rule: a name in ``RULES`` or of an entry point ``temperance.rules``; a rule itself; or None
-            for ``hasegawa-sakai-csg-cn`` where the task has a csg and ``hasegawa-sakai`` elsewhere.
+        rule: a name in ``RULES`` or of an entry point ``temperance.rules``; a file of
+            ``temperance fit --out``, its name ending in ``.json``; a rule itself; or None for
+            ``hasegawa-sakai-csg-cn`` where the task has a csg and ``hasegawa-sakai`` elsewhere.
         task: the task, to choose by.
 
     Returns:
@@ -67,13 +69,18 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
 
     Raises:
         NotFound: if there is no rule of that name.
-        InvalidInput: if a callable does not say what it needs and which norm it is for.
+        InvalidInput: if a callable does not say what it needs and which norm it is for, or a file
+            is not one of ``temperance fit``.
     """
     if rule is None:
         return RULES["hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"]
     if isinstance(rule, str):
         if rule in RULES:
             return RULES[rule]
+        if rule.endswith(".json"):
+            from temperance.rules.saved import load_rule  # which imports this module
+
+            return cast(Rule, load_rule(rule))
         return _from_entry_point(rule)
     if isinstance(rule, type):  # the class of a rule stands for it with its default coefficients
         rule = cast(Rule, rule())  # type: ignore[call-arg]
@@ -103,11 +110,13 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
     The value is the rule's formula, unless the task lies outside the rule's domain or the value is
     at a clip or below 0.1 (``MIN_SUGGESTED``): then the rule's stated fallback answers
     (``hasegawa-sakai-csg-cn`` by ``hasegawa-sakai``, that by T = 1 where its value cannot be used),
-    and ``reasons`` says so. A rule whose formula only extrapolates in M keeps its own value.
+    and ``reasons`` says so. A rule whose formula only extrapolates in M keeps its own value. A
+    fitted rule gives no T beyond those of its runs, but the nearest of them.
 
     Args:
         task: M, C and the measured statistics.
-        rule: a name, a rule, or None (the best-informed published form that the task allows).
+        rule: a name, a file of ``temperance fit --out``, a rule, or None (the best-informed
+            published form that the task allows).
 
     Returns:
         The temperature with its terms, domain, interval, and what every other rule says.
@@ -186,8 +195,8 @@ def _check_needs(rule: Rule, task: Task) -> None:
                 f"rule {rule_name(rule)}",
                 expected=f"the statistic {need}",
                 found=", ".join(task.statistics) or "no statistics",
-                fix=f"Measure it (temperance.measure(features)), give it (--{need}), or take a "
-                "rule that does without, such as hasegawa-sakai.",
+                fix=f"Measure it (temperance.measure(features)), give it ({_option(need)}), or "
+                "take a rule that does without, such as hasegawa-sakai.",
             )
         value = float(task.statistics[need])
         if not math.isfinite(value):
@@ -199,6 +208,10 @@ def _check_needs(rule: Rule, task: Task) -> None:
             )
 
 
+def _option(need: str) -> str:
+    return "--csg" if need == "csg" else f"--statistic {need}=VALUE"
+
+
 # ------------------------------------------------------------------ domain and fallback
 def _bounds(rule: Rule) -> tuple[float, float]:
     """Smallest and largest T of a rule that a trainer may get."""
@@ -208,8 +221,16 @@ def _bounds(rule: Rule) -> tuple[float, float]:
 
 def _trainable(rule: Rule, interval: tuple[float, float]) -> tuple[float, float]:
     floor, upper = _bounds(rule)
-    low, high = (min(max(end, floor), upper) for end in interval)
+    low, high = (_nearest_tried(rule, min(max(end, floor), upper)) for end in interval)
     return low, high
+
+
+def _nearest_tried(rule: Rule, value: float) -> float:
+    """The value, or the nearest T that the runs of a fitted rule tried."""
+    tried = getattr(getattr(rule, "domain", None), "temperatures", None)
+    if tried is None or tried[0] * (1 - _SLACK) <= value <= tried[1] * (1 + _SLACK):
+        return value
+    return float(min(max(value, tried[0]), tried[1]))
 
 
 def _unusable(rule: Rule, value: float) -> str | None:
@@ -227,9 +248,12 @@ def _unusable(rule: Rule, value: float) -> str | None:
 
 
 def _reasons(rule: Rule, task: Task, value: float) -> list[str]:
-    domain = getattr(rule, "domain", None) or Domain()
+    domain: Any = getattr(rule, "domain", None) or Domain()
     found = domain.reasons(task)
     bad = _unusable(rule, value)
+    if bad is None and _nearest_tried(rule, value) != value:
+        low, high = domain.temperatures
+        found.append(f"the formula gives {value:.4g}, its runs tried T = {low:.4g} to {high:.4g}")
     if bad and "csg" in rule.needs and float(task.statistics["csg"]) == 0:
         bad = "csg = 0: the classes are separable and log(csg) does not exist"
     return [*found, bad] if bad else found
@@ -240,6 +264,9 @@ def _fall_back(rule: Rule, task: Task, value: float) -> tuple[float, str | None,
     usable = _unusable(rule, value) is None
     name = getattr(rule, "fallback", "constant")
     if usable and (name is None or not rule.needs):  # a formula of M and C alone may extrapolate
+        nearest = _nearest_tried(rule, value)
+        if nearest != value:
+            return nearest, None, f"T = {nearest:.4g} is the nearest that they tried"
         return value, None, "the rule's own formula was extrapolated"
     if name is not None and name not in RULES:
         raise InvalidInput(
