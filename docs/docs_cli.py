@@ -5,7 +5,10 @@ import os
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-VERBS = ("", "suggest", "rules", "train", "predict", "calibrate", "evaluate")
+VERBS = (
+    *("", "suggest", "rules", "measure", "train", "predict", "calibrate", "evaluate"),
+    *("sweep", "fit", "regret"),
+)
 
 
 def help_of(verb: str) -> str:
