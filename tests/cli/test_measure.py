@@ -32,6 +32,13 @@ def test_all_statistics_with_the_picture_of_the_csg(run, table, tmp_path):
     assert task.statistics["feature_std"].value == pytest.approx(1.0, abs=1e-5)
 
 
+def test_a_csg_of_all_rows_has_no_interval(run, table):
+    """Not one of width 0, as if other rows gave the same value."""
+    said = run("measure", table[0], "--statistics", "csg").out
+    assert "none: all rows drawn" in said
+    assert " to " not in said
+
+
 def test_json_holds_the_task(run, table):
     file, x, y = table
     arguments = ["--as-given", "--statistics", "norm_mean, logme", "--seed", 3, "--repeats", 4]
@@ -119,6 +126,7 @@ def test_what_does_not_exist_is_said(run, tmp_path):
         (["TABLE", "--on-bad", "maybe"], 2),
         (["TABLE", "--model", "resnet9000"], 4),
         (["TABLE", "--model", "mlp", "--as-given"], 3),
+        (["TABLE", "--features", "32"], 3),  # of which net?
         (["digits", "--as-given"], 3),
         (["ONE"], 3),
         (["NAN"], 3),

@@ -271,6 +271,11 @@ def test_rows_and_noise_out_of_range(rows, noise):
         ({"x": np.zeros((59, 4), np.float32)}, "60 rows"),
         ({"x": np.zeros((60, 0), np.float32)}, "60 rows"),
         ({"x": np.full((60, 4), "a")}, "numbers"),
+        ({"x": 1e9 + np.arange(240.0).reshape(60, 4)}, "float32"),  # all would become one number
+        ({"x": 1e9 + np.arange(240.0).reshape(60, 4), "classes": None}, "float32"),
+        ({"x": (1 << 40) + np.arange(240).reshape(60, 4)}, "float32"),
+        ({"x": 1e-60 * np.arange(240.0).reshape(60, 4)}, "float32"),
+        ({"x": np.zeros((60, 3, 8, 8), np.uint8)}, "channels last"),
         ({"y": np.arange(60)}, "class ids"),
         ({"y": np.zeros(60, int), "classes": np.array(["one"])}, "two classes"),
         ({"y": np.zeros(60, int)}, "training row"),
@@ -280,12 +285,19 @@ def test_rows_and_noise_out_of_range(rows, noise):
         ({"classes": None, "split": np.zeros(60, int)}, "classes"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_damaged_files(tmp_path, arrays, word):
     write(tmp_path / "bad.npz", **arrays)
     with pytest.raises(InvalidInput) as caught:
         load("bad", data_root=tmp_path)
     assert word in caught.value.expected
+
+
+def test_wide_numbers_that_float32_can_hold(tmp_path):
+    """Constants that float32 rounds, and numbers far from 0 whose differences survive."""
+    x = np.stack([np.full(60, 0.1), 0.1 + 0.2 * (np.arange(60) % 2), 1e6 + np.arange(60)], axis=1)
+    x[::2, 0] = 0.1 * 3 / 3  # another rounding of the same number
+    write(tmp_path / "wide.npz", x=x)
+    assert len(np.unique(load("wide", data_root=tmp_path).x["train"][:, 2])) == 36
 
 
 def test_too_few_rows_of_a_class(tmp_path):

@@ -36,6 +36,23 @@ def die_at(unit):
 def wrong(x):
     raise ValueError(f"bad {x}")
 
+class KilledAtTheStart:
+    # kills the process that it is sent to, before that has said a word
+    def __init__(self, folder, times):
+        self.folder, self.times = folder, times
+
+    def __call__(self, x):
+        return x
+
+    def __reduce__(self):
+        return arrive, (self.folder, self.times)
+
+def arrive(folder, times):
+    if len(list(Path(folder).iterdir())) < times:
+        (Path(folder) / f"pid-{os.getpid()}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return KilledAtTheStart(folder, times)
+
 def slow(unit):
     x, folder = unit
     (Path(folder) / f"pid-{os.getpid()}").touch()
@@ -129,6 +146,17 @@ def test_a_process_that_dies_while_it_starts_is_an_error_and_no_failed_unit(toys
     monkeypatch.setattr(multiprocessing.spawn, "get_executable", lambda: b"/bin/false")
     with pytest.raises(TemperanceError, match="__main__"):
         list(processes(2)(toys.double, [1, 2, 3]))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_process_that_is_killed_while_it_starts_costs_a_try_and_not_the_sweep(
+    toys, tmp_path, times
+):
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    (found,) = processes(1, retries=1)(toys.KilledAtTheStart(str(deaths), times), [7])
+    assert found == 7 if times == 1 else "died 2 times" in found.reason
+    assert len(list(deaths.iterdir())) == times
 
 
 def test_closing_ends_the_workers(toys, tmp_path):

@@ -154,6 +154,11 @@ def test_each_of_several_grids_is_a_product_over_what_is_shared():
     assert list(plan.trials) == probes + nets
 
 
+def test_blanks_between_the_steps_of_a_representation_make_no_other_trial():
+    text = '[fixed]\ndataset="d"\n[grid]\nfeatures=["standardized|pca:2", " standardized | pca:2"]'
+    assert values(text, "features") == ["standardized|pca:2"]
+
+
 def test_trials_of_two_grids_count_once():
     text = '[fixed]\ndataset="d"\n[[grids]]\ntemperature=[1,2]\n[[grids]]\ntemperature=[2,4]'
     assert values(text, "temperature") == [1.0, 2.0, 4.0]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from temperance.errors import InvalidInput
-from temperance.study import probe, probe_product
+from temperance.study import probe, probe_product, probe_train
 from temperance.study.batches import batch_rows, history_steps, learning_rate
 from temperance.study.outcome import StudyData
 from temperance.study.probe import train_probes
@@ -339,13 +339,13 @@ def test_adamw_that_diverges():
 
 def test_when_all_have_diverged_the_rest_of_the_steps_is_left_out(monkeypatch):
     told, taken = [], []
-    original = probe.train_stack.__globals__["logits"]
+    original = probe_train.scores
 
     def counted(*args, **kwargs):
         taken.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr("temperance.study.probe_train.logits", counted)
+    monkeypatch.setattr("temperance.study.probe_train.scores", counted)
     trial = replace(diverging(), steps=10_000)
     (outcome,) = train_probes(blobs(), [trial], progress=lambda *now: told.append(now))
     assert outcome.outcome == "diverged"

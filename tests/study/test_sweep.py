@@ -316,10 +316,21 @@ def test_warnings_of_the_work_are_notices(tmp_path):
         return score(outcome, data)
 
     summary = sweep(PLAN, tmp_path, options=nothing_measured(score=warning))
-    assert summary.notices == ("look at this (4 times)",)
+    assert "look at this (4 times)" in summary.notices
 
 
 # ------------------------------------------------------------------ statistics
+def test_rows_that_train_and_judge_are_a_notice(tmp_path):
+    rng = np.random.default_rng(0)
+    x, split = rng.normal(size=(60, 4)), np.repeat([0, 1, 2], 20)
+    x[45:48] = x[5:8]
+    np.savez(tmp_path / "data.npz", x=x, y=np.arange(60) % 3, classes=list("abc"), split=split)
+    trials = (Trial(str(tmp_path / "data.npz"), steps=3),)
+    summary = sweep(Plan("copies", trials), tmp_path / "out", options=nothing_measured())
+    (notice,) = summary.notices
+    assert "3 of the 20 test rows are copies of training rows" in notice
+
+
 def test_tasks_without_statistics_are_measured_later(tmp_path):
     sweep(PLAN, tmp_path, options=SweepOptions(statistics=False))
     assert all(not row["task"]["statistics"] for row in read_tasks(tmp_path).values())
@@ -376,6 +387,27 @@ def test_what_cannot_be_trained_is_said_before_the_first_trial(tmp_path, changes
         with pytest.raises(error):
             work(plan, tmp_path)
     assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_other_rows_behind_a_name_are_refused(tmp_path, monkeypatch):
+    """A relative path, seen from another folder."""
+    rng = np.random.default_rng(0)
+    for folder, n, m in (("here", 60, 4), ("there", 60, 5), ("elsewhere", 90, 4)):
+        (tmp_path / folder).mkdir()
+        arrays = {"x": rng.normal(size=(n, m)), "y": np.arange(n) % 3, "classes": list("abc")}
+        np.savez(tmp_path / folder / "data.npz", **arrays)
+    trials = tuple(Trial("data.npz", steps=3, temperature=t) for t in (1, 2))
+    monkeypatch.chdir(tmp_path / "here")
+    sweep(Plan("one", trials[:1]), tmp_path / "out")
+    for folder, what in (("there", "5 features"), ("elsewhere", "54 training rows")):
+        monkeypatch.chdir(tmp_path / folder)
+        for work in (sweep, estimate_cost):
+            with pytest.raises(InvalidInput) as caught:
+                work(Plan("two", trials), tmp_path / "out")
+            assert caught.value.subject == "data set data.npz, features input"
+            assert what in caught.value.found
+    monkeypatch.chdir(tmp_path / "here")
+    assert sweep(Plan("two", trials), tmp_path / "out").new == 1
 
 
 def test_the_output_is_a_file(tmp_path):

@@ -14,6 +14,7 @@ from temperance.cli.output import print_json, print_table
 from temperance.errors import Interrupted
 
 if TYPE_CHECKING:
+    from temperance.records import Statistic
     from temperance.training.task_features import MeasuredData
 
 
@@ -145,10 +146,7 @@ def _print(found: MeasuredData, out: Path | None, *, as_json: bool) -> None:
     print(f"{found.name}: {found.embedding}, {task.n_samples:,} rows")
     print(f"M = {task.feature_dim}, {task.n_classes} classes")
     specs = find_statistics(tuple(task.statistics))
-    rows = [
-        [s.name, *_cells(task.statistics[s.name].value, task.statistics[s.name].interval), s.unit]
-        for s in specs
-    ]
+    rows = [[s.name, *_cells(task.statistics[s.name]), s.unit] for s in specs]
     print_table("Statistics", ("statistic", "value", "95 % interval", "unit"), rows)
     for name, statistic in task.statistics.items():
         if statistic.status != "ok":
@@ -159,7 +157,10 @@ def _print(found: MeasuredData, out: Path | None, *, as_json: bool) -> None:
         print(f"Written: {', '.join(str(p) for p in sorted(out.iterdir()))}")
 
 
-def _cells(value: float, interval: tuple[float, float] | None) -> list[str]:
+def _cells(statistic: Statistic) -> list[str]:
+    value, interval = statistic.value, statistic.interval
     digits = 6 if value == int(value) else 4
     ends = "" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+    if statistic.settings.get("all_rows_drawn"):
+        ends = "none: all rows drawn"  # its interval is over draws, of which there is one
     return [f"{value:.{digits}g}", ends]

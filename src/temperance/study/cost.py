@@ -26,7 +26,7 @@ from temperance.study.ledger import read_rows, read_tasks, task_key
 from temperance.study.plan import Plan
 from temperance.study.runner import Runner, forget_data
 from temperance.study.sweep import SweepProgress
-from temperance.study.sweep_check import Facts
+from temperance.study.sweep_check import Facts, check_tasks
 from temperance.study.trial import Trial, trial_from_dict
 from temperance.study.units import Unit, data_key
 from temperance.study.work import multiplied, planned_units, work_of
@@ -111,6 +111,7 @@ def estimate_cost(
     tell.stage("checking data and models")
     try:
         units, facts = planned_units(plan.trials, done, runner=runner, progress=tell.checked)
+        check_tasks(plan.trials, facts, tasks)
         costs, basis = _unit_costs(units, rows, facts=facts, runner=runner, stage=tell.stage)
     finally:
         forget_data()

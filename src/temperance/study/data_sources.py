@@ -21,6 +21,10 @@ from temperance.training.sources import open_data
 __all__ = ["BUILT_IN", "ROOT_VARIABLE", "feature_file", "file_name", "find_source", "read_source"]
 
 ROOT_VARIABLE = "TEMPERANCE_DATA"
+_MOST_CHANNELS = 4
+_CHUNK = 1 << 22  # numbers looked at together
+_ROUNDING = 1e-12  # a range below this share of the numbers is rounding of float64: a constant
+_BLUR = 0.05  # root mean square of what float32 rounds away, as a share of the spread
 _PREPARE = "Prepare it: python studies/data/prepare.py CACHE, then set TEMPERANCE_DATA=CACHE."
 
 
@@ -134,7 +138,8 @@ def read_source(source: str | Path) -> DataSet:
         The data set, with the parts that it has.
 
     Raises:
-        InvalidInput: if it cannot be read, is not finite, or has fewer than two classes.
+        InvalidInput: if it cannot be read, is not finite, has fewer than two classes, or has a
+            column whose differences float32 cannot hold.
     """
     if isinstance(source, str):
         return BUILT_IN[source]()
@@ -142,6 +147,8 @@ def read_source(source: str | Path) -> DataSet:
         arrays = _load(source)
         if arrays.keys() & {"classes", "split"}:
             return _prepared(source, arrays)
+        for name in arrays.keys() & {"x", "x_val", "x_test"}:
+            _check_precision(source, name, arrays[name])
     return open_data(source)
 
 
@@ -188,6 +195,39 @@ def _check_rows(path: Path, x: NDArray[Any], n: int) -> None:
         )
     if (bad := first_nonfinite_row(x)) is not None:
         raise _bad(path, "finite numbers", f"NaN or infinity in row {bad} of x")
+    if x.ndim == 4 and x.shape[1] <= _MOST_CHANNELS < min(x.shape[2:]):
+        found = f"shape {list(x.shape)}, where the channels seem to come first"
+        raise _bad(path, "pictures [n, H, W, C], the channels last", found)
+    _check_precision(path, "x", x)
+
+
+def _check_precision(path: Path, name: str, x: NDArray[Any]) -> None:
+    """Refuse numbers of which float32, in which everything is trained, would leave nothing.
+
+    Seconds since 1970, for instance, would become values 128 seconds apart.
+    """
+    exact = x.dtype.itemsize <= (4 if x.dtype.kind == "f" else 2)
+    if exact or x.ndim != 2 or x.dtype.kind not in "fiu" or 0 in x.shape:
+        return
+    step = max(1, _CHUNK // len(x))
+    for start in range(0, x.shape[1], step):
+        block = x[:, start : start + step].astype(np.float64)
+        low, high = block.min(axis=0), block.max(axis=0)
+        largest = np.maximum(np.abs(low), np.abs(high))
+        if (largest > np.finfo(np.float32).max).any():
+            found = f"{largest.max():.3g} in {name}"
+            raise _bad(path, "finite numbers that float32 can hold", found)
+        error = np.sqrt(np.square(block - block.astype(np.float32)).mean(axis=0))
+        varies = high - low > _ROUNDING * largest
+        if (blurred := varies & (error > _BLUR * block.std(axis=0))).any():
+            at = int(blurred.argmax())
+            raise InvalidInput(
+                f"{path}: column {start + at} of {name}",
+                expected="numbers whose differences float32 can hold",
+                found=f"{low[at]:.10g} to {high[at]:.10g}: most of the differences would be lost",
+                fix="Subtract the mean of that column, or standardize it, and write the file "
+                "again.",
+            )
 
 
 def _table(name: str) -> DataSet:

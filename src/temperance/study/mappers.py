@@ -204,7 +204,7 @@ def _bury(worker: _Worker, again: deque[_Job], *, retries: int) -> Iterator[Lost
     job = worker.job
     assert job is not None
     code = _end(worker)
-    if not worker.started:
+    if not worker.started and (code is None or code >= 0):  # below 0 it was killed, as any other
         raise TemperanceError(
             f"A worker process ended while it started (exit code {code}). A script that starts "
             'workers needs `if __name__ == "__main__":` around its main part. Finished trials are '

@@ -20,7 +20,7 @@ from temperance.study.batches import batch_rows, history_steps, learning_rate
 from temperance.study.networks_net import Prototype
 from temperance.study.networks_updates import NetUpdates, new_optimizer
 from temperance.study.outcome import StudyData
-from temperance.study.probe_slopes import losses_of, probs_and_nll, slope
+from temperance.study.probe_slopes import losses_of, nll_and_hits, slope_and_nll
 from temperance.study.stacked import stack_net
 from temperance.study.trial import Trial
 from temperance.training.loop import mixed_seed
@@ -92,15 +92,16 @@ class Stack:
         n_classes = prototype.head.out_features
         self.stack = stack_net(prototype.net, len(trials), steps=prototype.program)
         self.parameters = list(self.stack.parameters.values())
-        self.losses = losses_of(trials, n_classes=n_classes, batch_size=rows)
+        self.losses = losses_of(trials, batch_size=rows)
         self.updates = NetUpdates(self.stack, prototype.net, trials)
         self.temperature = torch.tensor([trial.temperature for trial in trials]).view(-1, 1, 1)
 
     def step(self, x: Tensor, y: Tensor, step: int) -> Tensor:
         """See ``Trainer``."""
         z = self.stack(x, training=True)
-        p, nll = probs_and_nll(z.detach().permute(1, 2, 0) / self.temperature, y)
-        g = slope(p, y, losses=self.losses).permute(2, 0, 1).contiguous()
+        scores = z.detach().permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+        g, nll = slope_and_nll(scores, y, temperature=self.temperature, losses=self.losses)
+        g = g.permute(2, 0, 1).contiguous()
         self.updates.apply(torch.autograd.grad(z, self.parameters, g), step)
         return nll.mean(dim=1)
 
@@ -255,5 +256,6 @@ def _validate(run: Run, trainer: Trainer, data: StudyData) -> tuple[Tensor, Tens
         place = slice(start, start + size)
         z = trainer.logits(run.prototype.inputs(x[place]))
         hits += (z.argmax(dim=1) == y[place]).sum(dim=1)
-        nll += probs_and_nll(z, y[place])[1].sum(dim=1, dtype=torch.float64)
+        row_nll, _ = nll_and_hits(z.clone(), y[place], temperature=torch.ones(1, 1, 1))
+        nll += row_nll.sum(dim=1, dtype=torch.float64)
     return nll / len(y), hits / len(y)

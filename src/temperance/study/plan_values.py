@@ -105,6 +105,8 @@ def axis(value: Any, name: str, place: Place, *, single: bool = False) -> Axis:
 
 def _fit(value: Any, name: str, place: Place) -> Any:
     """Check a value with the trial's own rules, and give it in the trial's own form."""
+    if name == "features" and isinstance(value, str):
+        value = "|".join(step.strip() for step in value.split("|"))  # one key for one thing
     try:
         trial = Trial(**{"dataset": "any", name: value})
     except InvalidInput as error:

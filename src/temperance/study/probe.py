@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from temperance.errors import InvalidInput
 from temperance.study.outcome import Outcome, StudyData
 from temperance.study.probe_checks import check_data, check_trials
-from temperance.study.probe_head import Heads, blocks, logits, normalized
+from temperance.study.probe_head import Heads, blocks, normalized, scores
 from temperance.study.probe_product import Product, choose_product
 from temperance.study.probe_train import Stack, train_stack
 from temperance.study.probe_updates import pace
@@ -179,5 +179,6 @@ def _logits(heads: Heads, x: NDArray[np.float32], multiply: Product) -> NDArray[
     c = heads.weight.shape[1]
     out = np.empty((len(x), c), dtype=np.float32)
     for place, rows in blocks(x, logits_per_row=c):
-        out[place] = logits(heads, normalized(heads, rows), multiply=multiply)[0].t().numpy()
+        z = scores(heads, normalized(heads, rows), multiply=multiply).div_(heads.temperature)
+        out[place] = z[0].t().numpy()
     return out

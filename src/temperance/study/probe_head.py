@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from temperance.study.probe_product import Product
 
-__all__ = ["Heads", "blocks", "logits", "new_heads", "normalized"]
+__all__ = ["Heads", "blocks", "new_heads", "normalized", "scores"]
 
 _BLOCK = 1 << 21  # numbers of a block of rows or of its logits: 8 MB
 
@@ -112,8 +112,8 @@ def normalized(heads: Heads, x: Tensor, *, training: bool = False) -> Tensor:
     return x
 
 
-def logits(heads: Heads, x: Tensor, *, multiply: Product) -> Tensor:
-    """Give the logits divided by T: ``((x * gamma + beta) @ weight.T + bias) / T``.
+def scores(heads: Heads, x: Tensor, *, multiply: Product) -> Tensor:
+    """Give the logits times T: ``(x * gamma + beta) @ weight.T + bias``.
 
     The affine part goes into the weights, so that one product serves all heads.
 
@@ -123,14 +123,14 @@ def logits(heads: Heads, x: Tensor, *, multiply: Product) -> Tensor:
         multiply: the product of matrices.
 
     Returns:
-        ``[R, C, B]``.
+        A new tensor, ``[R, C, B]``.
     """
     weight, bias = heads.weight, heads.bias
     if heads.gamma is not None and heads.beta is not None:
         bias = torch.bmm(heads.beta, weight.transpose(1, 2)).transpose(1, 2) + bias
         weight = weight * heads.gamma
     z = multiply(weight.view(-1, weight.shape[2]), x).view(*weight.shape[:2], len(x))
-    return z.add_(bias).div_(heads.temperature)
+    return z.add_(bias)
 
 
 def blocks(x: NDArray[np.float32], *, logits_per_row: int) -> Iterator[tuple[slice, Tensor]]:

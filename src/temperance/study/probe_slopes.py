@@ -1,9 +1,9 @@
 """Loss and slopes of a stack of probes by hand: two matrix products a step for all of them.
 
 With normalized rows ``x``, the same for all heads since features are frozen, and
-``z = ((x * gamma + beta) @ W.T + b) / T``, the slope of the loss in ``z * T`` is
-``g = (softmax(z) - target) / (B * T)``, times T for the normalized loss. With ``G = g.T @ x`` and
-``s`` the sum of ``g`` over the rows::
+``z = (x * gamma + beta) @ W.T + b``, the slope of the loss in ``z`` is
+``g = (softmax(z / T) - target) / (B * T)``, times T for the normalized loss. With ``G = g.T @ x``
+and ``s`` the sum of ``g`` over the rows::
 
     dW = G * gamma + s beta^T        dgamma = sum over classes of W * G
     db = s                           dbeta  = sum over classes of W * s
@@ -13,6 +13,7 @@ so that gamma and beta cost no product of their own, and no slope in the feature
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,87 +24,93 @@ from temperance.study.probe_head import Heads
 from temperance.study.probe_product import Product
 from temperance.study.trial import Trial
 
-__all__ = ["Losses", "losses_of", "probs_and_nll", "slope", "slopes"]
+__all__ = ["Losses", "losses_of", "nll_and_hits", "slope_and_nll", "slopes"]
 
-_SAFE = 1e-30  # probabilities above it have all digits; float32 loses them below 1.2e-38
+_BITS = math.log2(math.e)  # exp(x) = 2 ** (_BITS * x); torch's exp2 is the faster by far
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
     """What tells the losses of R trials apart.
 
-    The target of a class is ``1 - smoothing + spread`` for the label, ``spread`` for the others.
-
     Attributes:
-        minus_keep: smoothing - 1, ``[R, 1, 1]``.
-        spread: smoothing / C, ``[R, 1, 1]``; None if no trial smooths.
-        scale: factor of the slope in ``z * T``, ``[R, 1, 1]``; 0 stops a trial.
+        smoothing: label smoothing, ``[R, 1, 1]``.
+        scale: factor of ``softmax - target`` in the slope, ``[R, 1, 1]``; 0 stops a trial.
+        smooths: whether any trial smooths.
     """
 
-    minus_keep: Tensor
-    spread: Tensor | None
+    smoothing: Tensor
     scale: Tensor
+    smooths: bool
 
 
-def losses_of(trials: Sequence[Trial], *, n_classes: int, batch_size: int) -> Losses:
+def losses_of(trials: Sequence[Trial], *, batch_size: int) -> Losses:
     """Make the losses of trials: plain or normalized, with their smoothing.
 
     Args:
         trials: the trials.
-        n_classes: C.
         batch_size: rows of a batch.
 
     Returns:
         The losses.
     """
-    smoothing = torch.tensor([trial.smoothing for trial in trials], dtype=torch.float64)
-    temperature = torch.tensor([trial.temperature for trial in trials], dtype=torch.float64)
-    plain = torch.tensor([trial.loss == "plain" for trial in trials])
-    scale = torch.where(plain, 1 / temperature, 1.0) / batch_size
+    factors = [1.0 if t.loss == "normalized" else 1 / t.temperature for t in trials]
+    smoothing = [trial.smoothing for trial in trials]
     return Losses(
-        minus_keep=(smoothing - 1).float().view(-1, 1, 1),
-        spread=(smoothing / n_classes).float().view(-1, 1, 1) if smoothing.any() else None,
-        scale=scale.float().view(-1, 1, 1),
+        smoothing=torch.tensor(smoothing, dtype=torch.float32).view(-1, 1, 1),
+        scale=torch.tensor([f / batch_size for f in factors], dtype=torch.float32).view(-1, 1, 1),
+        smooths=any(smoothing),
     )
 
 
-def probs_and_nll(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Give softmax and negative log-likelihood in nats, from one pass of exponentials.
-
-    ``-log p[y]``, or where that is not safe ``max(z) - log(max p) - z[y]``: the largest probability
-    is at least 1/C, however small T is.
+def nll_and_hits(z: Tensor, y: Tensor, *, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the negative log-likelihood of rows in nats, and whether the label scores highest.
 
     Args:
-        z: logits divided by T, ``[R, C, B]``.
+        z: logits times T, ``[R, C, B]``; used up.
         y: class ids, ``[B]``.
+        temperature: T, ``[R, 1, 1]``.
 
     Returns:
-        Probabilities ``[R, C, B]`` and NLL ``[R, B]``.
+        NLL and hits, each ``[R, B]``.
     """
-    p = torch.softmax(z, dim=1)
-    place = y.expand(z.shape[0], 1, -1)
-    at_label = p.gather(1, place).squeeze(1)
-    if float(at_label.min()) > _SAFE:
-        return p, at_label.log_().neg_()
-    log_top = p.amax(dim=1).log_()
-    return p, (z.amax(dim=1) - z.gather(1, place).squeeze(1)).sub_(log_top)
+    at_label = _relative(z, y, temperature)
+    nll = z.exp2_().sum(dim=1, keepdim=True).log_().sub_(at_label, alpha=1 / _BITS)
+    return nll.squeeze(1), (at_label == 0).squeeze(1)
 
 
-def slope(p: Tensor, y: Tensor, *, losses: Losses) -> Tensor:
-    """Turn probabilities into the slope of the losses in ``z * T``, in place.
+def slope_and_nll(
+    z: Tensor, y: Tensor, *, temperature: Tensor, losses: Losses
+) -> tuple[Tensor, Tensor]:
+    """Give the slope of the losses in ``z``, and the negative log-likelihood in nats.
+
+    The slope at the label is minus the sum of the other probabilities, which keeps its digits where
+    the model is sure; ``p - 1`` would lose them.
 
     Args:
-        p: probabilities, ``[R, C, B]``.
+        z: logits times T, ``[R, C, B]``; becomes the slope.
         y: class ids, ``[B]``.
+        temperature: T, ``[R, 1, 1]``.
         losses: the losses.
 
     Returns:
-        ``[R, C, B]``.
+        Slope ``[R, C, B]`` and NLL ``[R, B]``.
     """
-    p.scatter_add_(1, y.expand(len(p), 1, -1), losses.minus_keep.expand(-1, 1, len(y)))
-    if losses.spread is not None:
-        p.sub_(losses.spread)
-    return p.mul_(losses.scale)
+    at_label, place = _relative(z, y, temperature), y.expand(len(z), 1, -1)
+    others = z.exp2_().scatter_(1, place, 0.0).sum(dim=1, keepdim=True)
+    total = at_label.exp2().add_(others)
+    z.mul_(losses.scale / total)
+    z.scatter_(1, place, (losses.smoothing - others / total).mul_(losses.scale))
+    if losses.smooths:
+        z.sub_(losses.smoothing * losses.scale / z.shape[1])
+    return z, total.log_().sub_(at_label, alpha=1 / _BITS).squeeze(1)
+
+
+def _relative(z: Tensor, y: Tensor, temperature: Tensor) -> Tensor:
+    """Turn logits times T in place into bits below the largest one; gives those of the label."""
+    z.mul_(_BITS / temperature)
+    z.sub_(z.amax(dim=1, keepdim=True))
+    return z.gather(1, y.expand(len(z), 1, -1))
 
 
 def slopes(heads: Heads, x: Tensor, g: Tensor, *, multiply: Product) -> tuple[Tensor, ...]:
@@ -112,7 +119,7 @@ def slopes(heads: Heads, x: Tensor, g: Tensor, *, multiply: Product) -> tuple[Te
     Args:
         heads: the heads.
         x: normalized rows of the batch, ``[B, M]``.
-        g: slopes in ``z * T``, ``[R, C, B]``.
+        g: slopes in the logits times T, ``[R, C, B]``.
         multiply: the product of matrices.
 
     Returns:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from temperance.study.batches import batch_rows, history_steps
 from temperance.study.outcome import StudyData
-from temperance.study.probe_head import Heads, blocks, logits, new_heads, normalized
+from temperance.study.probe_head import Heads, blocks, new_heads, normalized, scores
 from temperance.study.probe_product import Product
-from temperance.study.probe_slopes import Losses, losses_of, probs_and_nll, slope, slopes
+from temperance.study.probe_slopes import Losses, losses_of, nll_and_hits, slope_and_nll, slopes
 from temperance.study.probe_updates import Updates
 from temperance.study.trial import Trial
 
@@ -92,7 +92,7 @@ def _train(stack: Stack, data: StudyData, on_steps: Callable[[int], None]) -> No
     trials, heads = stack.trials, stack.heads
     steps = trials[0].steps
     rows = batch_rows(len(data.y["train"]), trials[0].batch_size, steps, trials[0].seed)
-    losses = losses_of(trials, n_classes=data.n_classes, batch_size=rows.shape[1])
+    losses = losses_of(trials, batch_size=rows.shape[1])
     updates = Updates(heads, trials)
     batches = _Batches(data.x["train"], data.y["train"], rows)
     nll = torch.empty(steps, len(trials))
@@ -119,8 +119,8 @@ def _slope(
     """Slopes in the parameters, and the mean NLL of the batch, ``[R]``."""
     heads, (x, y) = stack.heads, batch
     x = normalized(heads, x, training=True)
-    p, nll = probs_and_nll(logits(heads, x, multiply=stack.multiply), y)
-    g = slope(p, y, losses=losses)
+    z = scores(heads, x, multiply=stack.multiply)
+    g, nll = slope_and_nll(z, y, temperature=heads.temperature, losses=losses)
     return slopes(heads, x, g, multiply=stack.multiply), nll.mean(dim=1)
 
 
@@ -179,9 +179,8 @@ def _validate(stack: Stack, data: StudyData) -> tuple[Tensor, Tensor]:
     nll, hits = torch.zeros(2, len(stack.trials), dtype=torch.float64)
     width = heads.weight.shape[0] * heads.weight.shape[1]
     for place, x in blocks(data.x["val"], logits_per_row=width):
-        z = logits(heads, normalized(heads, x), multiply=stack.multiply)
-        row_nll = probs_and_nll(z, y[place])[1]
+        z = scores(heads, normalized(heads, x), multiply=stack.multiply)
+        row_nll, row_hits = nll_and_hits(z, y[place], temperature=heads.temperature)
         nll += row_nll.sum(dim=1, dtype=torch.float64)
-        at_label = z.gather(1, y[place].expand(len(z), 1, -1)).squeeze(1)
-        hits += (at_label == z.amax(dim=1)).sum(dim=1)  # argmax would take five times as long
+        hits += row_hits.sum(dim=1)
     return nll / len(y), hits / len(y)

@@ -25,6 +25,7 @@ from temperance.study.score import score
 from temperance.study.trial import Trial
 from temperance.study.units import Unit, UnitResult, data_key
 from temperance.task.statistics import measure_statistics
+from temperance.training.dataset import row_digests
 from temperance.training.nets import build_net
 
 __all__ = ["Runner", "failed_rows", "feature_dim_of", "forget_data", "measured"]
@@ -130,11 +131,11 @@ class Runner:
         try:
             data = self.data_of(unit) if data is None else data
             dims = [feature_dim_of(trial, data) for trial in unit.trials]
+            notices = _copies(data)
         except Exception as error:
             notice = f"task {unit.trials[0].dataset}: {_sentence(error)}"
             return UnitResult(unit.name, notices=(notice,))
         statistics: Mapping[str, Statistic] = {}
-        notices = []
         try:
             statistics = {} if self.measure is None else self.measure(data)
         except Exception as error:
@@ -151,6 +152,18 @@ class Runner:
             for trial, dim in zip(unit.trials, dims, strict=True)
         ]
         return UnitResult(unit.name, tasks=tuple(tasks), notices=tuple(notices))
+
+
+def _copies(data: StudyData) -> list[str]:
+    """Name the rows that are trained on and judge, too: their figures are too good."""
+    trained = set(row_digests(data.x["train"]))
+    found = []
+    for split in ("val", "test"):
+        count = sum(digest in trained for digest in row_digests(data.x[split]))
+        if count:
+            rows = f"{count} of the {len(data.x[split])} {split} rows are copies of training rows"
+            found.append(f"{data.name}, {data.source}: {rows}")
+    return found
 
 
 def failed_rows(trials: Iterable[Trial], reason: str) -> list[Row]:

@@ -20,6 +20,7 @@ from temperance.study.ledger import OUTCOMES, Ledger, open_ledger, read_rows, ta
 from temperance.study.mappers import Lost, Mapper, serial
 from temperance.study.plan import Plan
 from temperance.study.runner import Runner, failed_rows, forget_data
+from temperance.study.sweep_check import check_tasks
 from temperance.study.units import Unit, UnitResult, data_key, measuring_units
 from temperance.study.work import planned_units, work_of
 
@@ -216,6 +217,7 @@ class _Job:
         units, facts = planned_units(
             self.plan.trials, done, runner=self.options.runner, progress=self.tell.checked
         )
+        check_tasks(self.plan.trials, facts, self.ledger.tasks())
         found = []
         for unit in units:
             key = data_key(unit.trials[0])

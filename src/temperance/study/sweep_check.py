@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from temperance.errors import InvalidInput, TemperanceWarning
+from temperance.study.ledger import task_key
 from temperance.study.outcome import SPLITS, StudyData
 from temperance.study.runner import Runner, feature_dim_of
 from temperance.study.trial import Trial
 from temperance.study.units import Unit, data_key
 
-__all__ = ["Facts", "check_units"]
+__all__ = ["Facts", "check_tasks", "check_units"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,52 @@ def check_units(
         found[key] = _facts(data)
     progress(len(by_data), len(by_data))
     return found
+
+
+def check_tasks(
+    trials: Sequence[Trial],
+    facts: Mapping[tuple[Any, ...], Facts],
+    tasks: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Refuse rows that are not those of the trials in the ledger, though their name is.
+
+    A data set is known by its name, and a relative path is another file in another folder. Two
+    sets of rows in one curve would be no curve; rows of equal size are not told apart.
+
+    Args:
+        trials: of the plan.
+        facts: sizes of the rows that were looked at, by ``data_key``.
+        tasks: what ``Ledger.tasks`` gives.
+
+    Raises:
+        InvalidInput: for other classes, training rows or M than the ledger says.
+
+    Example:
+        >>> from temperance.study.sweep_check import Facts, check_tasks
+        >>> check_tasks([], {}, {})
+    """
+    for trial in {task_key(t.task_content): t for t in trials}.values():
+        row = tasks.get(task_key(trial.task_content))
+        sizes = facts.get(data_key(trial))
+        if row is None or sizes is None:
+            continue
+        there, now = row["task"], [sizes.n_train, sizes.n_classes]
+        known = [there["n_samples"], there["n_classes"]]
+        if trial.model == "probe":
+            now, known = [*now, math.prod(sizes.input_shape)], [*known, there["feature_dim"]]
+        if now != known:
+            raise InvalidInput(
+                f"data set {trial.dataset}, features {trial.features}",
+                expected=f"{_sizes(known)}, as of its trials in the ledger",
+                found=_sizes(now),
+                fix="There are other rows behind this name now (a changed file, or a relative path "
+                "in another folder). Bring the old ones back, or choose another --out.",
+            )
+
+
+def _sizes(numbers: Sequence[int]) -> str:
+    names = ("training rows", "classes", "features")
+    return ", ".join(f"{n:,} {name}" for n, name in zip(numbers, names, strict=False))
 
 
 def _facts(data: StudyData) -> Facts:

@@ -176,6 +176,13 @@ def measure_data(
             found="none",
             fix="Name it with --model.",
         )
+    if model is None and plan.feature_dim is not None:
+        raise InvalidInput(
+            "feature_dim",
+            expected="the name of the net that has it",
+            found="none",
+            fix="Name it with --model; without a net M is the number of features.",
+        )
     plan = replace(plan, model=model or "auto")
     scan = None if progress is None else (lambda d, t: progress("reading pictures", d, t))
     data = open_data(
