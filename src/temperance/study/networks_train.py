@@ -89,7 +89,6 @@ class Stack:
     """
 
     def __init__(self, prototype: Prototype, trials: Sequence[Trial], rows: int) -> None:
-        n_classes = prototype.head.out_features
         self.stack = stack_net(prototype.net, len(trials), steps=prototype.program)
         self.parameters = list(self.stack.parameters.values())
         self.losses = losses_of(trials, batch_size=rows)
