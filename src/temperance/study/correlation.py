@@ -293,7 +293,8 @@ def _columns(
     for name in names:
         statistics = [c.task.statistics.get(name) for c in curves]
         columns[name] = [np.nan if s is None else float(s) for s in statistics]
-    found, left_out = {}, {}
+    found: dict[str, Floats] = {}
+    left_out: dict[str, str] = {}
     for name, values in columns.items():
         x = np.where(kept, np.asarray(values, np.float64), np.nan)
         x[~np.isfinite(x)] = np.nan
@@ -302,7 +303,9 @@ def _columns(
             left_out[name] = f"{len(there)} pairs have it"
         elif np.ptp(there) == 0:
             left_out[name] = f"it is {there[0]:g} everywhere"
-        elif same := [s for s in _SIZES if s in found and np.array_equal(found[s], x, True)]:
+        elif same := [
+            s for s in _SIZES if s in found and np.array_equal(found[s], x, equal_nan=True)
+        ]:
             left_out[name] = f"it is {same[0]}"
         else:
             found[name] = x
