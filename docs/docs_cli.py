@@ -6,7 +6,8 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 VERBS = (
-    *("", "suggest", "rules", "measure", "train", "predict", "calibrate", "evaluate"),
+    *("", "suggest", "rules", "measure", "train", "ensemble", "predict"),
+    *("calibrate", "evaluate"),
     *("sweep", "fit", "regret"),
 )
 

@@ -31,6 +31,12 @@ _HOMES = {
     "parameter_groups": "head",
     "remove": "head",
     "set_norm_statistics": "head",
+    # one backbone, many members
+    "convert": "ensemble",
+    "diversity_loss": "ensemble",
+    "member_loss": "ensemble",
+    "predict_members": "ensemble",
+    "revert": "ensemble",
     # after training
     "ece": "evaluation",
     "evaluate": "evaluation",
@@ -57,6 +63,12 @@ __all__ = [  # noqa: RUF022 - in the sections of the guide
     "parameter_groups",
     "remove",
     "set_norm_statistics",
+    # one backbone, many members
+    "convert",
+    "diversity_loss",
+    "member_loss",
+    "predict_members",
+    "revert",
     # after training
     "ece",
     "evaluate",
@@ -64,6 +76,13 @@ __all__ = [  # noqa: RUF022 - in the sections of the guide
 ]
 
 if TYPE_CHECKING:
+    from temperance.ensemble import (
+        convert,
+        diversity_loss,
+        member_loss,
+        predict_members,
+        revert,
+    )
     from temperance.evaluation import ece, evaluate, fit_temperature
     from temperance.head import (
         check_batches,

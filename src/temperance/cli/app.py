@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from temperance.cli.calibrate import calibrate
+from temperance.cli.ensemble import ensemble
 from temperance.cli.evaluate import evaluate
 from temperance.cli.fit import fit
 from temperance.cli.measure import measure
@@ -58,6 +59,9 @@ app.command(epilog="Example: temperance measure digits --out runs/measured")(mea
 app.command(epilog="Example: temperance train digits --out runs/digits --seeds 3 --epochs 20")(
     train
 )
+app.command(
+    epilog="Example: temperance ensemble digits --members 4 --tau 0.2 --deep --out runs/ensemble"
+)(ensemble)
 app.command(epilog="Example: temperance calibrate val.npz --out runs/calibrated")(calibrate)
 app.command(epilog="Example: temperance evaluate test.npz --ood other.npy --out runs/judged")(
     evaluate

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from temperance.ensemble import disagreement
 from temperance.errors import InvalidInput
 from temperance.head import check_optimizer, parameter_groups
 from temperance.models.outputs import logits_of
@@ -28,6 +29,7 @@ __all__ = [
     "OPTIMIZERS",
     "Batches",
     "Budget",
+    "Objective",
     "Training",
     "logits_of_rows",
     "plan_steps",
@@ -133,6 +135,26 @@ class Batches:
         return inputs.to(self.device), torch.from_numpy(self.y[place]).to(self.device)
 
 
+def _cross_entropy(logits: Tensor, y: Tensor, smoothing: float) -> Tensor:
+    return nn.functional.cross_entropy(logits, y, label_smoothing=smoothing)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a training minimizes; by default the cross entropy of one model.
+
+    Attributes:
+        loss: gives a scalar in nats from logits, class ids and label smoothing.
+        penalty: gives what is added to the loss, from the model; None for nothing.
+        multiple: the rows of every step are a multiple of it, as where members share out a batch;
+            what is left of an epoch is left out.
+    """
+
+    loss: Callable[[Tensor, Tensor, float], Tensor] = _cross_entropy
+    penalty: Callable[[nn.Module], Tensor] | None = None
+    multiple: int = 1
+
+
 @dataclass
 class Training:
     """Where a run stands: all that is needed to go on to the same result.
@@ -143,8 +165,10 @@ class Training:
         seed: seed of the data order and the augmentation.
         epoch: epochs that are done.
         history: per-epoch curves by name: ``train_loss`` (nats, with smoothing), ``held_out_nll``
-            (nats), ``held_out_accuracy`` (share).
+            (nats), ``held_out_accuracy`` (share); with a penalty ``penalty``, of an ensemble
+            ``held_out_disagreement`` (share of the rows, mean over pairs of members).
         diverged: why the run ended early, or an empty text.
+        objective: what is minimized.
     """
 
     model: nn.Module
@@ -153,9 +177,10 @@ class Training:
     epoch: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
     diverged: str = ""
+    objective: Objective = field(default_factory=Objective)
 
 
-def plan_steps(n: int, batch_size: int) -> list[int]:
+def plan_steps(n: int, batch_size: int, *, multiple: int = 1) -> list[int]:
     """Give the rows of each step of an epoch.
 
     A remainder below ``MIN_ROWS`` joins the step before it: a BatchNorm cannot train on one row,
@@ -164,35 +189,57 @@ def plan_steps(n: int, batch_size: int) -> list[int]:
     Args:
         n: training rows.
         batch_size: rows per step.
+        multiple: rows of every step are a multiple of it, and ``MIN_ROWS`` of them hold it.
 
     Returns:
-        Batches per step; they add up to ``n``.
+        Batches per step; they add up to ``n``, less a remainder by ``multiple``.
 
     Example:
         >>> from temperance.training.loop import plan_steps
         >>> plan_steps(129, 64), plan_steps(140, 64)
         ([64, 65], [64, 64, 12])
+        >>> plan_steps(130, 66, multiple=4)
+        [64, 64]
     """
-    sizes = [batch_size] * (n // batch_size)
-    rest = n % batch_size
-    if rest >= MIN_ROWS or not sizes:
+    size, n = max(multiple, batch_size - batch_size % multiple), n - n % multiple
+    sizes = [size] * (n // size)
+    rest = n % size
+    if rest >= MIN_ROWS * multiple or not sizes:
         return [*sizes, rest] if rest else sizes
     return [*sizes[:-1], sizes[-1] + rest]
 
 
-def start(model: nn.Module, budget: Budget, *, seed: int) -> Training:
-    """Put a model and a new optimizer over all its trainable parameters together."""
+def start(
+    model: nn.Module,
+    budget: Budget,
+    *,
+    seed: int,
+    groups: list[dict[str, Any]] | None = None,
+    objective: Objective | None = None,
+) -> Training:
+    """Put a model and a new optimizer over all its trainable parameters together.
+
+    Args:
+        model: the model, changed in place by the training.
+        budget: optimizer, learning rate, weight decay.
+        seed: of the data order and the augmentation.
+        groups: parameter groups, each with the ``lr`` that it starts at or without one; those of
+            ``temperance.parameter_groups`` if absent.
+        objective: what is minimized; the cross entropy of one model if absent.
+    """
     lr, decay = budget.lr, budget.weight_decay
     assert lr is not None
     assert decay is not None
-    groups = parameter_groups(model, decay)
+    groups = parameter_groups(model, decay) if groups is None else groups
     optimizer: torch.optim.Optimizer
     if budget.optimizer == "sgd":
         optimizer = torch.optim.SGD(groups, lr=lr, momentum=budget.momentum)
     else:
         optimizer = torch.optim.AdamW(groups, lr=lr)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]  # as torch's schedulers call it
     check_optimizer(optimizer, model)
-    return Training(model, optimizer, seed)
+    return Training(model, optimizer, seed, objective=objective or Objective())
 
 
 def train(
@@ -215,11 +262,10 @@ def train(
         on_epoch: called after every epoch, for progress and for saving.
     """
     while training.epoch < budget.epochs and not training.diverged:
-        loss = _epoch(training, rows, budget, smoothing)
-        nll, accuracy = _judge(training.model, held_out)
-        if not math.isfinite(loss) or not math.isfinite(nll):
-            training.diverged = f"the loss was {loss} in epoch {training.epoch + 1}"
-        row = {"train_loss": loss, "held_out_nll": nll, "held_out_accuracy": accuracy}
+        row = _epoch(training, rows, budget, smoothing)
+        row |= _judge(training.model, held_out)
+        if not math.isfinite(row["train_loss"]) or not math.isfinite(row["held_out_nll"]):
+            training.diverged = f"the loss was {row['train_loss']} in epoch {training.epoch + 1}"
         for name, value in row.items():
             training.history.setdefault(name, []).append(value)
         training.epoch += 1
@@ -227,7 +273,16 @@ def train(
 
 
 def logits_of_rows(model: nn.Module, rows: Batches, *, batch_size: int = 512) -> Tensor:
-    """Logits of all rows in eval mode, float32 on the CPU, ``[n, C]``; the mode is restored."""
+    """Logits of all rows in eval mode, float32 on the CPU; the mode is restored.
+
+    Args:
+        model: a model that gives ``[B, C]``, or an ensemble that gives ``[M, B, C]``.
+        rows: the rows.
+        batch_size: rows at a time.
+
+    Returns:
+        ``[n, C]``, or ``[M, n, C]`` of an ensemble.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -238,7 +293,7 @@ def logits_of_rows(model: nn.Module, rows: Batches, *, batch_size: int = 512) ->
             ]
     finally:
         model.train(was_training)
-    return torch.cat(parts)
+    return torch.cat(parts, dim=-2)
 
 
 # ------------------------------------------------------------------ one epoch
@@ -248,13 +303,15 @@ def mixed_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _epoch(training: Training, rows: Batches, budget: Budget, smoothing: float) -> float:
-    """Run one epoch; returns the mean training loss over its rows."""
-    model, optimizer = training.model, training.optimizer
+def _epoch(training: Training, rows: Batches, budget: Budget, smoothing: float) -> dict[str, float]:
+    """Run one epoch; returns the mean training loss over its rows, and the mean penalty."""
+    model, optimizer, objective = training.model, training.optimizer, training.objective
     generator = torch.Generator().manual_seed(mixed_seed("order", training.seed, training.epoch))
-    steps = list(_batches(len(rows), budget.batch_size, generator))
+    sizes = plan_steps(len(rows), budget.batch_size, multiple=objective.multiple)
+    order = torch.randperm(len(rows), generator=generator)
+    steps = order[: sum(sizes)].split(sizes)
     model.train()
-    total = 0.0
+    totals = {"train_loss": 0.0} | ({"penalty": 0.0} if objective.penalty else {})
     devices = [rows.device] if rows.device.startswith("cuda") else []
     with torch.random.fork_rng(devices=devices):  # dropout draws from torch's global state
         torch.manual_seed(mixed_seed("dropout", training.seed, training.epoch))
@@ -263,16 +320,16 @@ def _epoch(training: Training, rows: Batches, budget: Budget, smoothing: float) 
             x, y = rows.batch(index)
             if budget.augment != "none":
                 x = augment(x, generator, flip=budget.augment == "shift-flip")
-            loss = nn.functional.cross_entropy(logits_of(model(x)), y, label_smoothing=smoothing)
+            loss = objective.loss(logits_of(model(x)), y, smoothing)
+            totals["train_loss"] += float(loss.detach()) * len(index)
+            if objective.penalty is not None:
+                penalty = objective.penalty(model)
+                totals["penalty"] += float(penalty.detach()) * len(index)
+                loss = loss + penalty
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            total += float(loss.detach()) * len(index)
-    return total / len(rows)
-
-
-def _batches(n: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    return iter(torch.randperm(n, generator=generator).split(plan_steps(n, batch_size)))
+    return {name: total / sum(sizes) for name, total in totals.items()}
 
 
 def _set_lr(optimizer: torch.optim.Optimizer, budget: Budget, step: int, per_epoch: int) -> None:
@@ -280,12 +337,19 @@ def _set_lr(optimizer: torch.optim.Optimizer, budget: Budget, step: int, per_epo
     assert budget.lr is not None
     share = step / (budget.epochs * per_epoch)
     for group in optimizer.param_groups:
-        group["lr"] = budget.lr * 0.5 * (1 + math.cos(math.pi * share))
+        group["lr"] = group.get("initial_lr", budget.lr) * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def _judge(model: nn.Module, rows: Batches) -> tuple[float, float]:
-    """Mean NLL in nats and accuracy on held-out rows."""
+def _judge(model: nn.Module, rows: Batches) -> dict[str, float]:
+    """Mean NLL in nats and accuracy on held-out rows; an ensemble by its mean probabilities."""
     logits = logits_of_rows(model, rows).double()
-    y = torch.from_numpy(rows.y)
-    nll = float(nn.functional.cross_entropy(logits, y))
-    return nll, float((logits.argmax(dim=1) == y).double().mean())
+    y, more = torch.from_numpy(rows.y), {}
+    if logits.dim() == 3:
+        if len(logits) > 1 and not bool(torch.isnan(logits).any()):
+            more["held_out_disagreement"] = disagreement(logits)
+        logits = logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(logits))
+    return {
+        "held_out_nll": float(nn.functional.cross_entropy(logits, y)),
+        "held_out_accuracy": float((logits.argmax(dim=1) == y).double().mean()),
+        **more,
+    }

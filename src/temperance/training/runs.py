@@ -30,7 +30,17 @@ from temperance.training.plan import Prepared, Progress, Scored
 from temperance.training.prepare import new_net
 from temperance.training.splits import Rows, select
 
-__all__ = ["Tally", "key_of", "load_run", "new_model", "run_arms", "run_one"]
+__all__ = [
+    "Saver",
+    "Tally",
+    "batches_of",
+    "keep_run",
+    "key_of",
+    "load_run",
+    "new_model",
+    "run_arms",
+    "run_one",
+]
 
 SAVE_EVERY = 1.0  # seconds between saved states of a run, at least
 _SPLITS = ("train", "fit", "test")
@@ -80,7 +90,8 @@ class Tally:
         self.tell.epoch(arm.title, seed, self.done + sum(self.epochs.values()), self.total)
 
 
-def _batches(prepared: Prepared, rows: Rows) -> Batches:
+def batches_of(prepared: Prepared, rows: Rows) -> Batches:
+    """Rows of a split, as a model gets them."""
     part = select(prepared.data, rows)
     return Batches(part.x, part.y, prepared.preprocess, prepared.plan.device)
 
@@ -106,7 +117,7 @@ def run_one(
         report: called with the number of epochs done.
     """
     plan, begun = prepared.plan, time.monotonic()
-    rows = {name: _batches(prepared, getattr(prepared.splits, name)) for name in _SPLITS}
+    rows = {name: batches_of(prepared, getattr(prepared.splits, name)) for name in _SPLITS}
     training = loop.start(new_model(prepared, arm, seed=seed), plan.budget, seed=seed)
     file = out / "state" / f"{key_of(arm, seed)}.safetensors"
     if file.exists():
@@ -117,7 +128,7 @@ def run_one(
         plan.budget,
         held_out=rows["fit"],
         smoothing=arm.smoothing,
-        on_epoch=_Saver(file, report),
+        on_epoch=Saver(file, report),
     )
     result = _judged(prepared, rows, training, (arm, seed), time.monotonic() - begun)
     labels = {name: np.asarray(rows[name].y) for name in ("fit", "test")}
@@ -125,13 +136,14 @@ def run_one(
     file.unlink(missing_ok=True)
 
 
-class _Saver:
+class Saver:
     """Saves a run's state after an epoch, at most once a second."""
 
     def __init__(self, path: Path, report: Callable[[int], None]) -> None:
         self.path, self.report, self.last = path, report, time.monotonic()
 
     def __call__(self, training: loop.Training) -> None:
+        """Save where the training stands, if it is time, and report the epoch."""
         if time.monotonic() - self.last >= SAVE_EVERY:
             state.save(training, self.path)
             self.last = time.monotonic()

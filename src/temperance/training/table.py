@@ -17,7 +17,15 @@ from temperance.training.plan import Prepared, Scored
 from temperance.training.splits import select
 from temperance.version import __version__
 
-__all__ = ["METRICS", "ArmSummary", "Choice", "Comparison", "Difference", "summarize"]
+__all__ = [
+    "METRICS",
+    "ArmSummary",
+    "Choice",
+    "Comparison",
+    "Difference",
+    "data_facts",
+    "summarize",
+]
 
 METRICS = ("accuracy", "nll", "ece", "nll_posthoc", "ece_posthoc", "brier")
 
@@ -149,7 +157,7 @@ def summarize(prepared: Prepared, scored: Sequence[Scored]) -> Comparison:
     )
     return Comparison(
         plan=prepared.plan.to_dict(),
-        data=_data(prepared),
+        data=data_facts(prepared),
         model=prepared.model_name,
         task=prepared.task,
         suggestion=prepared.suggestion,
@@ -252,7 +260,8 @@ def _held_out(summary: ArmSummary) -> float:
     return math.inf if summary.held_out_nll is None else summary.held_out_nll
 
 
-def _data(prepared: Prepared) -> dict[str, Any]:
+def data_facts(prepared: Prepared) -> dict[str, Any]:
+    """Name, kind, shape, classes, rows and fingerprint of the data, as plain values."""
     data, splits = prepared.data, prepared.splits
     return {
         "name": data.name,

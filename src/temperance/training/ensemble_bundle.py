@@ -1,0 +1,196 @@
+"""What ``temperance ensemble`` leaves behind to be used: ``members.safetensors`` and a config.
+
+Loading rebuilds the net, converts it, loads the weights strictly, and checks that every member
+gives the outputs that were stored with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.ensemble import Ensemble, convert, predict_members
+from temperance.errors import InvalidInput
+from temperance.files import write_bytes
+from temperance.head import insert
+from temperance.labels import ClassMap
+from temperance.models import read_safetensors
+from temperance.training.nets import build_net
+from temperance.training.preprocess import Preprocess
+from temperance.version import __version__
+
+__all__ = ["MemberBundle", "load_members", "save_members"]
+
+FORMAT = "temperance-ensemble"
+FORMAT_VERSION = 1
+_KEYS = (
+    "model",
+    "ensemble",
+    "class_map",
+    "preprocess",
+    "temperature",
+    "posthoc",
+    "sha256",
+    "probe",
+)
+_PROBE_ROWS, _PROBE_SEED = 4, 0
+_PROBE_TOLERANCE = 1e-3  # relative; another machine's kernels differ by about 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class MemberBundle:
+    """An ensemble that is ready to predict.
+
+    Attributes:
+        ensemble: the members in one backbone, in evaluation mode.
+        class_map: the classes, in the order of the outputs.
+        preprocess: what turns rows into inputs.
+        config: the whole of ``config.json``.
+    """
+
+    ensemble: Ensemble
+    class_map: ClassMap
+    preprocess: Preprocess
+    config: Mapping[str, Any]
+
+
+def save_members(folder: Path, ensemble: Ensemble, config: Mapping[str, Any]) -> None:
+    """Write an ensemble and its config; the config last, since it makes the folder count.
+
+    Args:
+        folder: where to.
+        ensemble: the members, in evaluation mode, on the CPU.
+        config: ``model``, ``ensemble``, ``class_map``, ``preprocess``, ``temperature``, ``posthoc``
+            and whatever else belongs in it.
+    """
+    from safetensors.torch import save
+
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in ensemble.state_dict().items()}
+    content = save(state, metadata={"format": "pt"})  # two entries would come in any order
+    shape = tuple(config["preprocess"]["shape"])
+    whole = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "temperance_version": __version__,
+        **config,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "probe": {"seed": _PROBE_SEED, "logits": _probe_logits(ensemble, shape).tolist()},
+    }
+    text = json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)
+    write_bytes(folder / "members.safetensors", content)
+    write_bytes(folder / "config.json", text.encode())
+
+
+def load_members(folder: str | os.PathLike[str]) -> MemberBundle:
+    """Load what ``temperance ensemble`` wrote, and check it.
+
+    Args:
+        folder: the output folder.
+
+    Returns:
+        The ensemble with all that a prediction needs.
+
+    Raises:
+        InvalidInput: if a file is missing, truncated, foreign or of another version, or if the
+            members do not give the outputs that were stored with them.
+    """
+    folder = Path(folder)
+    config = _read_config(folder / "config.json")
+    weights = folder / "members.safetensors"
+    state = read_safetensors(weights)
+    if hashlib.sha256(weights.read_bytes()).hexdigest() != config["sha256"]:
+        raise InvalidInput(
+            str(weights),
+            expected="the weights that config.json was written with",
+            found="other weights (their hash differs)",
+            fix="Copy both files from the same output folder.",
+        )
+    preprocess = Preprocess.from_dict(config["preprocess"])
+    ensemble = _rebuild(config, preprocess)
+    ensemble.load_state_dict(state, strict=True)
+    ensemble.eval()
+    _check_probe(ensemble, preprocess, config, weights)
+    return MemberBundle(ensemble, ClassMap.from_dict(config["class_map"]), preprocess, config)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(
+            str(path),
+            expected="the output folder of a finished temperance ensemble",
+            found="no config.json",
+            fix="Name the folder given as --out; a stopped training goes on with --resume.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            str(path), expected="JSON", found=str(error), fix="Copy the file again."
+        ) from error
+    kind = (config.get("format"), config.get("format_version")) if isinstance(config, dict) else ()
+    if kind != (FORMAT, FORMAT_VERSION):
+        raise InvalidInput(
+            str(path),
+            expected=f"format {FORMAT}, version {FORMAT_VERSION}",
+            found=f"{kind or type(config).__name__}",
+            fix="Use an output folder of temperance ensemble, and a release that knows it.",
+        )
+    missing = sorted(set(_KEYS) - set(config))
+    if missing:
+        raise InvalidInput(
+            str(path), expected=", ".join(_KEYS), found=f"no {missing[0]}", fix="Copy it again."
+        )
+    return dict(config)
+
+
+def _rebuild(config: Mapping[str, Any], preprocess: Preprocess) -> Ensemble:
+    """Build the ensemble that the weights belong to."""
+    spec, how, head = config["model"], config["ensemble"], config["temperature"]
+    net = build_net(
+        spec["name"],
+        input_shape=tuple(spec["input_shape"]),
+        n_classes=len(config["class_map"]["names"]),
+        seed=0,
+        feature_dim=spec["feature_dim"],
+    ).module
+    example = torch.zeros(2, *preprocess.shape)
+    insert(net, head["value"], norm=head["norm"], example=example)
+    return convert(
+        net,
+        how["members"],
+        init=how["init"],
+        protocol=how["protocol"],
+        spread=1.0,  # distinct members show where the rows have to be copied
+        example=example,
+    )
+
+
+def _probe_logits(ensemble: Ensemble, shape: tuple[int, ...]) -> Tensor:
+    """Logits of a fixed, drawn input: the fingerprint of the members."""
+    generator = torch.Generator().manual_seed(_PROBE_SEED)
+    x = torch.randn(_PROBE_ROWS, *shape, generator=generator)
+    return predict_members(ensemble, x).double()
+
+
+def _check_probe(
+    ensemble: Ensemble, preprocess: Preprocess, config: Mapping[str, Any], path: Path
+) -> None:
+    expected = torch.tensor(config["probe"]["logits"], dtype=torch.float64)
+    found = _probe_logits(ensemble, preprocess.shape)
+    scale = float(expected.abs().max().clamp_min(1e-12))
+    error = float((found - expected).abs().max()) / scale
+    if not error <= _PROBE_TOLERANCE:
+        raise InvalidInput(
+            str(path),
+            expected="the outputs that were stored with the members",
+            found=f"outputs that differ by {error:.2g} of their size",
+            fix="Load it with the releases of temperance, torch and timm that wrote it.",
+        )

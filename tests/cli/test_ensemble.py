@@ -1,0 +1,95 @@
+"""``temperance ensemble`` as a shell sees it."""
+
+import math
+
+import pytest
+
+from temperance.cli.app import app
+from temperance.cli.ensemble import ensemble
+from temperance.training import ensemble_runs
+from temperance.training.runs import Saver
+
+QUICK = (
+    "--model", "mlp1", "-M", 16, "--members", 2, "--epochs", 1, "--seeds", 1, "--train-rows", 200,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    """The verb is in the program, whether it is registered there by now or not."""
+    if any(command.callback is ensemble for command in app.registered_commands):
+        yield
+        return
+    app.command()(ensemble)
+    yield
+    app.registered_commands.pop()
+
+
+def test_a_sweep_and_resuming(run, tmp_path):
+    arguments = ["ensemble", "digits", "--out", tmp_path / "o", *QUICK, "--sweep-tau", "0.1,1"]
+    result = run(*arguments)
+    assert result.code == 0, result.err
+    assert "sigmaN, tau 0.1" in result.out
+    assert "Difference to the single model" in result.out
+    assert "Shipped: members.safetensors" in result.out
+    assert (tmp_path / "o" / "plots" / "frontier.png").exists()
+    assert run(*arguments, "--json").code == 3
+    again = run(*arguments, "--resume", "--json")
+    assert again.code == 0
+    assert again.json["record"] == "EnsembleComparison"
+    assert [m["tau"] for m in again.json["methods"]] == [None, 0.1, 1.0]
+    other = run(*arguments, "--resume", "--json", "--strength", 1)
+    assert other.code == 3
+    assert other.json["error"]["found"] == "strength = 1.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["nowhere"], 3),
+        (["digits", "--members", "0"], 3),
+        (["digits", "--tau", "0"], 3),
+        (["digits", "--tau", "-1"], 3),
+        (["digits", "--sweep-tau", "0.1,x"], 2),
+        (["digits", "--sweep-tau", "0.1", "--tau", "1"], 2),
+        (["digits", "--strength", "-1"], 3),
+        (["digits", "--protocol", "split", "--batch-size", "3"], 3),
+        (["digits", "--protocol", "any"], 3),
+        (["digits", "--model", "probe"], 4),
+        (["digits", "--model", "resnet9000"], 4),
+        (["digits", "--from", "nothing.safetensors"], 4),
+        (["digits", "--temperature", "warm"], 3),
+        (["digits", "--posthoc", "never"], 3),
+        (["digits", "--seeds", "0"], 2),
+    ],
+)
+def test_bad_input_before_any_training(run, tmp_path, arguments, code):
+    out = tmp_path / "out"
+    result = run("ensemble", *arguments, "--out", out)
+    assert result.code == code, result.err
+    assert result.err
+    assert "Traceback" not in result.err
+    assert not out.exists()
+
+
+def test_ctrl_c_leaves_a_state_that_can_go_on(run, tmp_path, monkeypatch):
+    arguments = ["ensemble", "digits", "--out", tmp_path / "o", *QUICK]
+
+    class Interrupting(Saver):
+        def __call__(self, training):
+            self.last = -math.inf
+            super().__call__(training)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ensemble_runs, "Saver", Interrupting)
+        result = run(*arguments)
+    assert result.code == 130
+    assert "--resume" in result.err
+    assert result.out == ""
+    assert [p.name for p in (tmp_path / "o" / "state").iterdir()] == [
+        "sigma-tau-0.2-seed0.safetensors"
+    ]
+    assert not (tmp_path / "o" / "report.json").exists()
+    assert run(*arguments, "--resume").code == 0
+    assert (tmp_path / "o" / "members.safetensors").exists()
