@@ -30,6 +30,7 @@ from temperance.ensemble.sharing import (
     sharing_statistics,
 )
 from temperance.ensemble.sigma_norm import NormFacts, SigmaNorm, sigma_norms
+from temperance.ensemble.step import backward_each
 from temperance.ensemble.swap import SPREAD, START
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "NormFacts",
     "SharingStatistics",
     "SigmaNorm",
+    "backward_each",
     "batch_ensemble",
     "convert",
     "deep_ensemble",
