@@ -1,26 +1,29 @@
 """The answers of the study from its rows: ``python analyse.py RUNS OUT [PART ...]``.
 
 RUNS is the folder of the sweeps (``runs/`` holds the committed rows), OUT gets a JSON and a picture
-for every question. Nothing is trained here. Parts: dimension, correlations, regret, check.
+for every question. Nothing is trained here. Parts: dimension, correlations, regret, check, steps.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plans
 
 from temperance.errors import TemperanceWarning
 from temperance.files import write_bytes
-from temperance.records import to_dict
+from temperance.records import Estimate, to_dict
 from temperance.rules import save_rule
 from temperance.study.correlation import correlate
+from temperance.study.curves import best_temperature
 from temperance.study.dimension import dimension_exponent
 from temperance.study.fit import fit_rule
 from temperance.study.plan import parse_plan
@@ -30,6 +33,7 @@ from temperance.study.refit import refit_of
 from temperance.study.regression import RegressionOptions, fit_statistics
 from temperance.study.regret import regret
 from temperance.study.regret_table import write_regret
+from temperance.study.resample import data_set_interval, resample_data_sets
 from temperance.study.runs import Curve, read_curves
 
 METRICS = ("nll", "nll_posthoc", "accuracy")
@@ -161,11 +165,33 @@ def check(curves: Sequence[Curve], out: Path) -> None:
         judge(unseen, out / f"check-{name}", rules, ())
 
 
+def steps(curves: Sequence[Curve], out: Path) -> None:
+    """How the best T moves from 250 to 2,000 steps of the same nets: T ~ steps^e, by data set."""
+    found = {}
+    for norm in ("none", "batch"):
+        best = {}
+        for curve in of_plan(curves, plans.networks(held_out=False)):
+            if curve.setting["norm"] == norm:
+                at = best_temperature(curve, "val_nll")
+                if not at.at_edge:
+                    best[curve.dataset, curve.setting["steps"]] = math.log(at.temperature)
+        names = sorted(name for name, n in best if n == 250 and (name, 2000) in best)
+        slopes = np.array([(best[n, 2000] - best[n, 250]) / math.log(8) for n in names])
+        draw = resample_data_sets(names, replicates=2000, seed=0)
+        mean = float(slopes.mean())
+        ends = data_set_interval(mean, draw.mean(slopes), len(names))
+        found[norm] = Estimate(mean, ends, "bootstrap over data sets")
+        print("steps", norm, len(names), "data sets, exponent", shown(found[norm]))
+    text = json.dumps({norm: to_dict(e) for norm, e in found.items()}, indent=1)
+    write_bytes(out / "steps.json", text.encode())
+
+
 PARTS: dict[str, Callable[[Sequence[Curve], Path], None]] = {
     "dimension": dimension,
     "correlations": correlations,
     "regret": regrets,
     "check": check,
+    "steps": steps,
 }
 
 
