@@ -23,6 +23,7 @@ from temperance.study.units import data_key
 
 __all__ = ["ray_mapper"]
 
+_CANCEL_TRIES = 10  # one second each, only for units that are still there
 _LOOK = 1.0  # seconds between looks at the cluster, which may have grown meanwhile
 _AHEAD = 1.5  # units handed out per place: a worker finds the next one waiting
 _HELD = 2  # data sets kept in the object store beside those in use
@@ -159,9 +160,20 @@ def _map(
                 job = under_way.pop(reference)
                 yield from _collect(ray, reference, job, again=again, retries=retries)
     finally:
-        for reference in under_way:
+        _give_up(ray, list(under_way))
+
+
+def _give_up(ray: ModuleType, references: list[Any]) -> None:
+    """Cancel units; again where they are not gone, since one that just starts may not hear it."""
+    for _ in range(_CANCEL_TRIES):
+        if not references:
+            return
+        for reference in references:
             with contextlib.suppress(Exception):
                 ray.cancel(reference, force=True)
+        with contextlib.suppress(Exception):
+            count = len(references)
+            _, references = ray.wait(references, num_returns=count, timeout=1.0)
 
 
 def _next_job(units: Iterator[Any]) -> _Job | None:
