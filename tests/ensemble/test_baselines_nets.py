@@ -350,7 +350,7 @@ def test_packed_grouped_convolutions_and_refusals():
     assert [ensemble.backbone[i].groups for i in (0, 1, 2)] == [1, 24, 2 * M]
     with pytest.raises(InvalidInput) as error:
         packed(nn.Sequential(Free(), nn.Linear(2, 2)), M)
-    assert "0 (Free)" in error.value.found
+    assert "0 (Free: position)" in error.value.found
     flat = nn.Sequential(nn.Conv2d(3, 10, 8), nn.Flatten(), nn.Linear(10, 8), nn.Linear(8, C))
     assert packed(flat, M, example=X)(X).shape == (M, 6, C)
     maps = nn.Sequential(nn.Conv2d(3, 10, 7), nn.Flatten(), nn.Linear(40, 8), nn.Linear(8, C))

@@ -292,6 +292,16 @@ def test_another_number_of_members_does_not_load(picture, assert_unchanged):
     assert_unchanged(ensemble, before)
 
 
+def test_weights_of_a_plain_model_do_not_load(picture, assert_unchanged):
+    ensemble = convert(Net(), 3, example=X)
+    before = picture(ensemble)
+    plain = {f"backbone.{k}": v for k, v in Net().state_dict().items()}
+    with pytest.raises(InvalidInput) as error:
+        ensemble.load_state_dict(plain, strict=False)
+    assert "plain" in error.value.found
+    assert_unchanged(ensemble, before)
+
+
 def test_a_deep_copy_is_an_ensemble_of_its_own(differ):
     ensemble = convert(Net(), 3, example=X).eval()
     twin = copy.deepcopy(ensemble)

@@ -20,6 +20,15 @@ from temperance.ensemble import (
 from temperance.errors import InvalidInput
 
 
+@pytest.mark.parametrize("tau", [1.0, 1e3, 1e8, 1e12])
+def test_the_range_is_reached_at_any_large_tau(tau):
+    ensemble = ensemble_of(4)
+    with torch.no_grad():
+        for norm in sigma_norms(ensemble).values():
+            norm.gamma.copy_(torch.tensor([50.0, 50.0, -50.0, -50.0])[:, None])
+    assert diversity_loss(ensemble, tau, form="range").item() == pytest.approx(-1, abs=1e-5)
+
+
 def ensemble_of(members, *, spread=1.0, heads="copy", seed=0):
     torch.manual_seed(0)
     model = nn.Sequential(

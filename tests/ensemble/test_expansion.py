@@ -230,6 +230,28 @@ def test_windows_that_come_later_are_never_mixed_up(differ):
 
 
 # ------------------------------------------------------------------ refused
+class HiddenBranch(After):
+    """Folds tokens into the rows token by token, in a branch that starts near zero."""
+
+    def __init__(self, start=1e-6):
+        super().__init__()
+        self.inner = nn.LayerNorm(6)
+        self.layer_scale = nn.Parameter(torch.full((6,), start))
+
+    def forward(self, x):
+        x = self.norm(x)
+        tokens = self.inner(x.transpose(0, 1).flatten(0, 1))
+        tokens = self.mix(tokens).unflatten(0, (x.shape[1], -1)).transpose(0, 1)
+        return x + self.layer_scale * tokens
+
+
+@pytest.mark.parametrize("start", [0.0, 1e-6, 1.0])
+def test_a_branch_that_starts_near_zero_hides_nothing(start):
+    with pytest.raises(InvalidInput) as error:
+        convert(Body(lambda: HiddenBranch(start), 1), 3, example=X)
+    assert error.value.subject == "model"
+
+
 class Functional(After):
     def forward(self, x):
         rows = self.norm(x).flatten(0, 1)

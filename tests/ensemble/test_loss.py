@@ -133,6 +133,12 @@ def test_targets_of_the_ensemble_fit_under_either_protocol(protocol):
     assert "ensemble.targets" in caught.value.fix
 
 
+def test_class_ids_of_any_whole_type():
+    z, y = torch.randn(2, 4, 3), torch.tensor([0, 1, 2, 1])
+    for dtype in (torch.uint8, torch.uint16, torch.int32):
+        assert member_loss(z, y.to(dtype)) == member_loss(z, y)
+
+
 Z = torch.zeros(2, 4, 3)
 Y = torch.zeros(4, dtype=torch.long)
 
@@ -154,6 +160,7 @@ Y = torch.zeros(4, dtype=torch.long)
         (lambda: member_loss(Z, torch.tensor([2.0, -1.0, 0.0]).expand(4, 3)), "targets"),
         (lambda: member_loss(Z, Y + 3), "targets"),
         (lambda: member_loss(Z, Y - 1), "targets"),
+        (lambda: member_loss(Z, Y - 100), "targets"),
         (lambda: member_loss(Z, Y, of="median"), "of"),
         (lambda: member_loss(Z, Y, label_smoothing=1.5), "label_smoothing"),
         (lambda: member_loss(Z, Y, label_smoothing=True), "label_smoothing"),

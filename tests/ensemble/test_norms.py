@@ -144,6 +144,23 @@ class TrainingOnly(nn.BatchNorm1d):
         return super().forward(x) * (2.0 if self.training else 1.0)
 
 
+class EitherFormat(nn.BatchNorm1d):
+    """Takes features ``[B, C]`` and tokens ``[B, n, C]``."""
+
+    def forward(self, x):
+        return super().forward(x.flatten(0, -2)).view_as(x)
+
+
+def test_a_layer_that_takes_channels_last_by_the_number_of_axes_is_not_recognized():
+    assert recognize(EitherFormat(C)) is None
+
+
+def test_a_parametrized_layer_is_not_recognized():
+    norm = nn.LayerNorm(C)
+    nn.utils.parametrize.register_parametrization(norm, "weight", nn.Softplus())
+    assert recognize(norm) is None
+
+
 def test_other_layers_are_not_recognized():
     frozen = library("torchvision", "ops").FrozenBatchNorm2d(C)
     split = timm_layer("SplitBatchNorm2d", C)
@@ -190,6 +207,40 @@ def test_what_would_mix_the_members_cannot_stay_shared(norm):
     with pytest.raises(InvalidInput) as error:
         find_norms(model_with(norm), "1" if recognize(norm) else "recognized")
     assert "2 (" in error.value.found
+
+
+def hooked(register):
+    norm = nn.LayerNorm(C)
+    getattr(norm, register)(lambda *_: None)
+    return model_with(norm)
+
+
+def another_forward():
+    norm = nn.LayerNorm(C)
+    norm.forward = lambda x: x * 2
+    return model_with(norm)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hooked("register_forward_hook"),
+        lambda: hooked("register_forward_pre_hook"),
+        another_forward,
+    ],
+)
+def test_what_would_be_lost_with_a_layer_is_refused(make):
+    with pytest.raises(InvalidInput) as error:
+        find_norms(make())
+    assert error.value.subject == "norm '2'"
+    assert [f.name for f in find_norms(make(), "1")] == ["1"]
+
+
+@pytest.mark.parametrize("norms", [3, [None], ["1", 2]])
+def test_norms_are_patterns(norms):
+    with pytest.raises(InvalidInput) as error:
+        find_norms(model_with(nn.LayerNorm(C)), norms)
+    assert error.value.subject == "norms"
 
 
 def tied_modules():

@@ -81,6 +81,26 @@ def shape_for(facts, rows, spatial=(5, 2)):
     return (rows, *spatial, C) if facts.channel_axis == -1 else (rows, C, *spatial)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_large_mean_is_taken_away_in_half_precision(dtype):
+    """Where the rows are copied, in evaluation: a rounded scale times a large mean is an error."""
+    torch.manual_seed(0)
+    norm = SigmaNorm(FACTS["batch"], M).eval()
+    norm.expands = True
+    with torch.no_grad():
+        norm.gamma.normal_()
+        norm.running_mean.copy_(300 + 0.1 * torch.randn(M, C))
+        norm.running_var.fill_(0.7)
+    x = (300 + torch.randn(50, C)).to(dtype)
+    norm.rows.total = 50 * M
+    found = norm(x).detach().unflatten(0, (50, M)).double()
+    for m in range(M):
+        norm.rows.active = m
+        expected = copy.deepcopy(norm).double()(x.double()).detach()
+        size = float(expected.abs().max())
+        assert float((found[:, m] - expected).abs().max()) < 4 * torch.finfo(dtype).eps * size
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("spatial", [(), (5,), (5, 2)])
 @pytest.mark.parametrize("name", list(FACTS))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
 from temperance.ensemble import convert, member_loss, predict_members
 from temperance.ensemble.prefix import record_prefix
@@ -158,6 +159,80 @@ def test_gradients_add_up_and_a_loss_of_ones_own(differ):
             loss=lambda z, y: F.cross_entropy(z, y, label_smoothing=0.1) * 8,
         )
     torch.testing.assert_close(gradients(ensemble), gradients(joint), rtol=1e-4, atol=1e-5)
+
+
+class Checkpointed(nn.Module):
+    """A checkpoint in which the members part, with a part in front of that."""
+
+    def __init__(self, reentrant, drop):
+        super().__init__()
+        self.reentrant = reentrant
+        self.stem, self.head = nn.Linear(7, 8), nn.Linear(8, 5)
+        self.body = nn.Sequential(
+            nn.Linear(8, 8), nn.Dropout(drop), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8),
+            nn.Dropout(drop), nn.LayerNorm(8),
+        )  # fmt: skip
+        self.on = True
+
+    def forward(self, x):
+        x = self.stem(x)
+        if self.on and torch.is_grad_enabled():
+            return self.head(checkpoint(self.body, x, use_reentrant=self.reentrant))
+        return self.head(self.body(x))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_computes_anew_for_the_same_member(reentrant, differ):
+    ensemble = differ(convert(Checkpointed(reentrant, 0.0), 3, example=FLAT[:2]).train())
+    joint = copy.deepcopy(ensemble)
+    joint.backbone.on = False
+    member_loss(joint(FLAT), Y).backward()
+    backward_each(ensemble, FLAT, targets=Y)
+    torch.testing.assert_close(gradients(ensemble), gradients(joint), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_draws_the_same_random_numbers_again(reentrant, differ):
+    """Held against the members one by one, with the numbers that each drew."""
+    ensemble = differ(convert(Checkpointed(reentrant, 0.5), 3, example=FLAT[:2]).train())
+    ensemble.backbone.body[2].eval()
+    plain = copy.deepcopy(ensemble)
+    plain.backbone.on = False
+    states = []
+
+    def loss(logits, y):
+        return F.cross_entropy(logits, y)
+
+    handle = ensemble.backbone.body.register_forward_pre_hook(
+        lambda *_: states.append(torch.get_rng_state())
+    )
+    torch.manual_seed(0)
+    backward_each(ensemble, FLAT, targets=Y, loss=loss)
+    handle.remove()
+    drawn = list(dict.fromkeys(bytes(s.tolist()) for s in states))[-3:]
+    for m, state in enumerate(drawn):
+        torch.set_rng_state(torch.tensor(list(state), dtype=torch.uint8))
+        with plain.member(m):
+            (loss(plain(FLAT)[0], Y) / 3).backward()
+    torch.testing.assert_close(gradients(ensemble), gradients(plain), rtol=1e-4, atol=1e-6)
+
+
+def test_a_frozen_part_without_gradients_still_runs_once():
+    class Frozen(Convs):
+        def forward(self, x):
+            with torch.no_grad():
+                x = self.stem(x)
+            return self.head(F.relu(self.bn1(self.mix(x))).mean(dim=(2, 3)))
+
+    ensemble = convert(Frozen().train(), 3, example=PICTURE[:2])
+    runs = []
+    ensemble.backbone.stem.register_forward_hook(lambda _, __, y: runs.append(y))
+    inner = ensemble.backbone.stem._conv_forward
+    calls = []
+    ensemble.backbone.stem._conv_forward = lambda *a: calls.append(1) or inner(*a)
+    backward_each(ensemble, PICTURE, targets=Y)
+    assert len(calls) == 1
+    assert len(runs) == 4
 
 
 def test_a_part_inside_a_part_is_not_mixed_up(differ):

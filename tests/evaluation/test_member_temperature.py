@@ -5,7 +5,11 @@ import pytest
 
 from temperance.errors import InvalidInput
 from temperance.evaluation import fit_temperature, nll, pooled_log_probs
-from temperance.evaluation.member_temperature import POOLING, fit_member_temperature
+from temperance.evaluation.member_temperature import (
+    POOLING,
+    apply_member_temperatures,
+    fit_member_temperature,
+)
 
 
 def rows(members=3, n=400, classes=4, seed=0):
@@ -85,3 +89,21 @@ def test_what_does_not_fit_is_refused(when):
         assert caught.value.subject == subject
     with pytest.raises(InvalidInput):
         fit_member_temperature(z, y[:5], when=when)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_given_temperatures_do_what_the_fit_does(when):
+    generator = np.random.default_rng(0)
+    z, y = generator.normal(size=(3, 40, 4)), generator.integers(0, 4, 40)
+    found = fit_member_temperature(z, y, when=when)
+    given = [fit.applied for fit in found.fits]
+    np.testing.assert_array_equal(
+        apply_member_temperatures(z, given, when=when), found.log_probs(z)
+    )
+    with pytest.raises(InvalidInput) as caught:
+        apply_member_temperatures(z, [*given, 1.0], when=when)
+    assert caught.value.subject == "temperatures"
+    with pytest.raises(InvalidInput):
+        apply_member_temperatures(z, given, when="during")
+    with pytest.raises(InvalidInput):
+        apply_member_temperatures(z, [0.0] * len(given), when=when)

@@ -20,6 +20,7 @@ from temperance.ensemble.rows import Rows
 from temperance.ensemble.sigma_norm import SigmaNorm
 from temperance.ensemble.swap import (
     SPREAD,
+    START,
     is_linear,
     member_linear_of,
     sigma_norm_of,
@@ -34,6 +35,7 @@ __all__ = ["HEADS", "INITS", "convert"]
 
 INITS = ("function", "paper")
 HEADS = ("copy", "fresh")
+_FARTHEST = 20  # sigmoid(-20) = 2e-9: the scale that makes up for it is still far from overflow
 
 
 def convert(
@@ -41,6 +43,7 @@ def convert(
     members: int,
     *,
     init: str = "function",
+    start: float = START,
     spread: float = SPREAD,
     heads: str = "copy",
     norms: str | Sequence[str] | None = None,
@@ -62,12 +65,14 @@ def convert(
     Args:
         model: the classifier, trained or not, of torchvision, timm, transformers or your own.
         members: M, at least 1. With 1 and ``init="function"`` the outputs are the model's.
-        init: ``function``: ``a = weight / sigmoid(2)`` and ``b = bias``, of any sign, are kept and
-            trained on, so that with ``spread=0`` every member computes what the model does;
+        init: ``function``: ``a = weight / sigmoid(start)`` and ``b = bias``, of any sign, are kept
+            and trained on, so that with ``spread=0`` every member computes what the model does;
             ``paper``: ``a = 1``, ``b = 0``, fixed; for training from scratch.
-        spread: standard deviation of the normal noise that is added to gamma's start of 2, 0 or
-            more. With 0 the members start equal (with ``heads="copy"``) and stay equal in training.
-            No effect for one member.
+        start: where gamma starts, -20 to 20; the lower, the further the gates of the members lie
+            apart for the same spread.
+        spread: standard deviation of the normal noise that is added to gamma's start, 0 or more.
+            With 0 the members start equal (with ``heads="copy"``) and stay equal in training. No
+            effect for one member.
         heads: ``copy``: every member starts with the model's output layer; ``fresh``: each is drawn
             anew as ``nn.Linear`` draws it.
         norms: which norms become members' own, see ``find_norms``: None for all; ``"recognized"``;
@@ -104,6 +109,7 @@ def convert(
         function for any affine part is our own.
     """
     members, spread, seed = _checked(members, spread, seed)
+    start = _checked_start(start)
     for subject, value, known in (("init", init, INITS), ("heads", heads, HEADS)):
         if value not in known:
             raise _invalid(subject, " or ".join(known), repr(value), "Choose one of them.")
@@ -115,7 +121,8 @@ def convert(
     rows, generator = Rows(members), torch.Generator().manual_seed(seed)
     for norm in found:
         noise = _noise(norm, members, spread, generator)
-        _swap_norm(backbone, norm, rows, keep=init == "function", noise=noise)
+        gates = {"start": start, "noise": noise}
+        _swap_norm(backbone, norm, rows, keep=init == "function", gates=gates)
     for head in output_layers:
         linear = _linear_of(backbone, head)
         drawn = generator if heads == "fresh" else None
@@ -129,11 +136,11 @@ def convert(
 
 # ------------------------------------------------------------------ the pieces
 def _swap_norm(
-    backbone: nn.Module, norm: FoundNorm, rows: Rows, *, keep: bool, noise: Tensor | None
+    backbone: nn.Module, norm: FoundNorm, rows: Rows, *, keep: bool, gates: dict[str, Any]
 ) -> None:
     old = registered(backbone, norm.name)
     assert old is not None
-    new = sigma_norm_of(old, norm.facts, rows, keep=keep, noise=noise)
+    new = sigma_norm_of(old, norm.facts, rows, keep=keep, **gates)
     replace_module(backbone, old, new)
 
 
@@ -190,6 +197,13 @@ def _checked(members: Any, spread: Any, seed: Any) -> tuple[int, float, int]:
     if not real or not 0 <= float(spread) < math.inf:
         raise _invalid("spread", "a finite number of 0 or more", repr(spread), "Set it.")
     return numbers_of[0], float(spread), numbers_of[1]
+
+
+def _checked_start(value: Any) -> float:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real or not -_FARTHEST <= float(value) <= _FARTHEST:
+        raise _invalid("start", f"a number of -{_FARTHEST} to {_FARTHEST}", repr(value), "Set it.")
+    return float(value)
 
 
 def _refuse_special(model: nn.Module) -> None:

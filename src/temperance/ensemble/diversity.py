@@ -90,8 +90,7 @@ def diversity_loss(
     else:
         # the same without M log M, and exact where the gates differ by far less than tau
         centred = scaled - scaled.mean(dim=0)
-        below = -(torch.logsumexp(centred, dim=0) - math.log(len(gates))) * len(gates)
-        value = below.mean() / diversity_range(len(gates), tau)
+        value = -_log_mean_exp(centred, tau).mean() * len(gates) / diversity_range(len(gates), tau)
     return (float(strength) * value).to(torch.promote_types(gates.dtype, torch.float32))
 
 
@@ -188,6 +187,13 @@ def checked_norms(model: Any) -> Sequence[SigmaNorm]:
 def _wide(gates: Tensor) -> torch.dtype:
     """At large tau the term is a small difference of large sums. Apple's GPUs have no float64."""
     return torch.float32 if gates.device.type == "mps" else torch.float64
+
+
+def _log_mean_exp(centred: Tensor, tau: float) -> Tensor:
+    """Over the members; what is far below 1 counts at large tau, what exp overflows at small."""
+    if tau >= 1:
+        return torch.log1p(torch.expm1(centred).mean(dim=0))
+    return torch.logsumexp(centred, dim=0) - math.log(len(centred))
 
 
 def _below_uniform(share: float, x: float) -> float:

@@ -42,6 +42,7 @@ __all__ = ["Site", "clear", "find_site", "install"]
 # Allowed difference, relative to the largest logit. A wrong place gives another shape, or logits of
 # other members; rounding is far below. Convolutions on GPUs round to TensorFloat-32 by default.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2, torch.float16: 5e-2, torch.bfloat16: 0.2}
+_HIDDEN = 1e-3  # layer scales start at 1e-6 to 1e-4
 
 
 @dataclass(frozen=True)
@@ -228,19 +229,34 @@ def _trying(backbone: nn.Module, device: str) -> Iterator[None]:
 
 @contextmanager
 def _distinct(backbone: nn.Module) -> Iterator[None]:
-    """Members that differ in scales, statistics and heads; gently, so that all stays finite."""
+    """Members that differ in scales, statistics and heads; gently, so that all stays finite.
+
+    And no branch that starts near zero (layer scales, zero weights), which hides what is in it.
+    """
     generator = torch.Generator().manual_seed(0)
+    own = member_layers(backbone).values()
     places: list[tuple[Any, str, Tensor]] = [
         (table, name, tensor)
-        for layer in member_layers(backbone).values()
+        for layer in own
         for table in (layer._parameters, layer._buffers)
         for name, tensor in table.items()
         if tensor is not None and tensor.is_floating_point()
+    ]
+    hidden: list[tuple[Any, str, Tensor]] = [
+        (module._parameters, name, tensor)
+        for module in backbone.modules()
+        if module not in own
+        for name, tensor in module._parameters.items()
+        if tensor is not None and tensor.is_floating_point() and _near_zero(tensor)
     ]
     values = []
     for table, name, tensor in places:
         noise = torch.randn(tensor.shape, generator=generator).to(tensor)
         values.append(_varied(table, name, tensor.detach(), noise))
+    for _, _, tensor in hidden:
+        noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+        values.append(noise / max(tensor[:1].numel(), 1) ** 0.5)
+    places += hidden
     try:
         for (table, name, _), value in zip(places, values, strict=True):
             table[name] = value
@@ -250,13 +266,17 @@ def _distinct(backbone: nn.Module) -> Iterator[None]:
             table[name] = tensor
 
 
+def _near_zero(tensor: Tensor) -> bool:
+    return bool(tensor.numel()) and float(tensor.detach().abs().max()) < _HIDDEN
+
+
 def _varied(table: Any, name: str, tensor: Tensor, noise: Tensor) -> Tensor:
     if name == "running_mean":
         return tensor + 0.1 * table["running_var"].sqrt() * noise
     if name == "running_var":
         return tensor * torch.exp(0.3 * noise)
-    if name == "weight" and tensor.dim() == 1:  # a branch that starts at zero hides what is in it
-        return torch.where(tensor == 0, 0.5, tensor)
+    if name == "weight" and tensor.dim() == 1:
+        return torch.where(tensor.abs() < _HIDDEN, 0.5, tensor)
     if name == "weight":
         return tensor + noise / tensor.shape[-1] ** 0.5
     return tensor + noise if name == "gamma" else tensor

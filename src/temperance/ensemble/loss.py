@@ -50,8 +50,8 @@ def member_loss(
 
     Raises:
         InvalidInput: if a shape, a type or an option does not fit; on the CPU also for class ids
-            out of range and rows of targets that are no probabilities (on a GPU the check would
-            wait for it).
+            out of range or all left out, and for rows of targets that are no probabilities (on a
+            GPU the check would wait for it).
 
     Example:
         >>> import torch
@@ -71,6 +71,7 @@ def member_loss(
     n_classes = z.shape[-1]
     _check_weight(weight, n_classes)
     per_member = _has_members_axis(z, targets)
+    targets = targets if targets.is_floating_point() else targets.long()
     _check_values(targets, n_classes)
     if of == "mean":
         _refuse_own_rows(targets, per_member)
@@ -78,9 +79,8 @@ def member_loss(
         z = _log_mean_probs(z)
     elif not per_member:
         targets = targets.expand(len(z), *targets.shape)
-    flat = targets.reshape(-1, n_classes).to(z.dtype) if targets.is_floating_point() else (
-        targets.reshape(-1).long()
-    )  # fmt: skip
+    soft = targets.is_floating_point()
+    flat = targets.reshape(-1, n_classes).to(z.dtype) if soft else targets.reshape(-1)
     weight = None if weight is None else weight.to(z)
     return F.cross_entropy(
         z.reshape(-1, n_classes), flat, weight, label_smoothing=float(label_smoothing)
@@ -159,6 +159,9 @@ def _check_values(targets: Tensor, n_classes: int) -> None:
     if bool(wrong.any()):
         found = f"{targets[wrong][0].item()}"
         raise _invalid("targets", f"class ids 0 to {n_classes - 1}", found, "Check the labels.")
+    if bool((targets == IGNORED).all()):
+        found = f"only {IGNORED}, whose loss would be NaN"
+        raise _invalid("targets", "a row that is not left out", found, "Pass over such a batch.")
 
 
 def _refuse_own_rows(targets: Tensor, per_member: bool) -> None:

@@ -18,8 +18,8 @@ from temperance.ensemble.rival_layers import (
     check_number,
     check_whole,
     copied,
-    find_layers,
     gather,
+    hidden_layers,
     shaped,
 )
 from temperance.ensemble.rows import Rows
@@ -135,7 +135,7 @@ def masksembles(
         scale: overlap of the masks, see ``make_masks``: 1 gives members that are equal, larger ones
             give each less of the net. 2 in the examples of the authors' code.
         layers: patterns of names of the layers with masks; None for all linear layers and
-            convolutions but the first, whose input is the data.
+            convolutions but the first, whose input is the data (or an embedding: then all).
         place: ``before`` or ``after`` these layers.
         seed: of the masks; each layer has its own.
 
@@ -160,16 +160,7 @@ def masksembles(
     if place not in PLACES:
         raise InvalidInput("place", expected="before or after", found=repr(place), fix="Choose.")
     backbone, rows = copied(model), Rows(members)
-    found = find_layers(backbone, patterns=layers)
-    if layers is None:
-        found = dict(list(found.items())[1:])
-    if not found or "" in found:
-        raise InvalidInput(
-            "model",
-            expected="two layers with weights or more",
-            found="one, whose input is the data",
-            fix="Choose a model with a hidden layer, or name layers.",
-        )
+    found = hidden_layers(backbone, layers)
     for number, (name, layer) in enumerate(found.items()):
         linear = isinstance(layer, nn.Linear)
         width = _width(layer, before=place == "before")

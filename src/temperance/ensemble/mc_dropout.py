@@ -21,7 +21,7 @@ from temperance.ensemble.rival_layers import (
     check_number,
     check_whole,
     copied,
-    find_layers,
+    hidden_layers,
     read_from_outside,
 )
 from temperance.ensemble.rows import Rows
@@ -178,7 +178,7 @@ def mc_dropout(
         p: None to use the model's dropout layers; or a share from 0 up to 1, to put dropout in
             front of layers with weights (the paper: of every one). Layers that are there stay on.
         layers: with ``p``: patterns of names of the layers; None for all linear layers and
-            convolutions but the first, whose input is the data.
+            convolutions but the first, whose input is the data (or an embedding: then all).
         seed: of the masks in evaluation; the global random state is not touched there.
 
     Returns:
@@ -222,17 +222,7 @@ def _insert(backbone: nn.Module, p: float, layers: str | Sequence[str] | None) -
     """Put dropout in front of layers, in place."""
     if p == 1:
         raise InvalidInput("p", expected="less than 1", found="1", fix="Choose 0.1 to 0.5.")
-    found = find_layers(backbone, patterns=layers)
-    if layers is None:
-        found = dict(list(found.items())[1:])
-    if not found or "" in found:
-        raise InvalidInput(
-            "model",
-            expected="two layers with weights or more",
-            found="one, whose input is the data",
-            fix="Choose a model with a hidden layer, or name layers.",
-        )
-    for layer in found.values():
+    for layer in hidden_layers(backbone, layers).values():
         parts: list[tuple[str, nn.Module]] = [("drop", nn.Dropout(p)), ("layer", layer)]
         new = nn.Sequential(OrderedDict(parts)).train(layer.training)
         replace_module(backbone, layer, new)

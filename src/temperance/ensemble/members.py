@@ -81,8 +81,10 @@ class Ensemble(nn.Module):
 
         Raises:
             InvalidInput: for labels among the inputs; under ``split``, if the rows do not divide
-                among the members; or if the model gives another number of rows.
+                among the members; if the model gives another number of rows; or on several devices
+                of DataParallel.
         """
+        _refuse_replica(self)
         _refuse_labels(kwargs)
         paths, size = _look((args, kwargs))
         repeat = not self.training or self.protocol == "repeat"
@@ -134,6 +136,7 @@ class Ensemble(nn.Module):
         """Let one member run alone: inside, the ensemble gives ``[1, B, C]``.
 
         It needs the memory of one model, and updates the running statistics of that member only.
+        Call ``backward`` inside, too, where parts of the model are checkpointed.
 
         Args:
             m: the member, from 0.
@@ -202,16 +205,21 @@ class Ensemble(nn.Module):
     ) -> Any:
         """Load weights; another number of members raises InvalidInput and changes nothing."""
         for name, layer in member_layers(self).items():
-            key = f"{name}.{'gamma' if isinstance(layer, SigmaNorm) else 'weight'}"
-            value = state_dict.get(key, self.members)
-            found = len(value) if isinstance(value, Tensor) and value.dim() else self.members
-            if found != self.members:
-                raise InvalidInput(
-                    f"state dict, {key!r}",
-                    expected=f"{self.members} members, as in this ensemble",
-                    found=f"{found}",
-                    fix=f"Convert the model with members={found}, then load.",
-                )
+            kind, own = ("gamma", 2) if isinstance(layer, SigmaNorm) else ("weight", 3)
+            value = state_dict.get(f"{name}.{kind}")
+            if not isinstance(value, Tensor):
+                continue
+            plain = value.dim() != own
+            if not plain and len(value) == self.members:
+                continue
+            raise InvalidInput(
+                f"state dict, {f'{name}.{kind}'!r}",
+                expected=f"{self.members} members, as in this ensemble",
+                found="weights of a plain model" if plain else f"{len(value)}",
+                fix="Load them into the plain model, then convert it."
+                if plain
+                else f"Convert the model with members={len(value)}, then load.",
+            )
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
     def extra_repr(self) -> str:
@@ -296,6 +304,17 @@ def _look(call: Call) -> tuple[tuple[str, ...], int]:
             fix="Pass what the model takes.",
         )
     return tuple(path for path, _ in seen), rows[0]
+
+
+def _refuse_replica(ensemble: Ensemble) -> None:
+    """DataParallel would join members for rows, and its threads would share ``rows``."""
+    if getattr(ensemble, "_is_replica", False):
+        raise InvalidInput(
+            "ensemble",
+            expected="one process for each device",
+            found="a replica of DataParallel, which joins the first axis: here the members",
+            fix="Use torch.nn.parallel.DistributedDataParallel.",
+        )
 
 
 def _refuse_labels(kwargs: Mapping[str, Any]) -> None:

@@ -70,7 +70,12 @@ class Mimo(nn.Module):
             In training ``[M, R B, K]`` (R: batch repetition), of rows that are paired anew at every
             call; ``targets`` gives their targets. In evaluation every member sees the same row:
             ``[M, B, K]``.
+
+        Raises:
+            InvalidInput: for inputs that are no floating numbers, such as token ids; or if the
+                model gives another number of rows.
         """
+        _check_inputs("inputs of MIMO", x)
         if self.training:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.batches)
             self.batches += 1
@@ -228,7 +233,8 @@ def mimo(
     repetition = check_whole("batch_repetition", batch_repetition, 1)
     together = check_number("input_repetition", input_repetition, 0, 1)
     backbone = copied(model)
-    _check_example(example)
+    if example is not None:
+        _check_inputs("example", split_batch(example)[0])
     head = output_layer(backbone, example)
     first, layer = first_layer(backbone)
     if first == head.name or getattr(layer, "groups", 1) != 1:
@@ -252,13 +258,13 @@ def mimo(
     return ensemble
 
 
-def _check_example(example: Any) -> None:
-    inputs = None if example is None else split_batch(example)[0]
-    if inputs is not None and not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+def _check_inputs(subject: str, inputs: Any) -> None:
+    whole = isinstance(inputs, Tensor)
+    if not (whole and inputs.is_floating_point()):
         raise InvalidInput(
-            "example",
-            expected="one tensor of numbers, whose channels can be put side by side",
-            found=f"a {type(inputs).__name__}",
+            subject,
+            expected="one tensor of floating numbers, whose channels can be put side by side",
+            found=f"a tensor of {inputs.dtype}" if whole else f"a {type(inputs).__name__}",
             fix="MIMO is defined for pictures and features; choose another method for text.",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
@@ -50,7 +51,8 @@ def find_norms(model: nn.Module, norms: str | Sequence[str] | None = None) -> tu
     Raises:
         NotFound: if there is none, or a pattern fits none.
         InvalidInput: for layers of unknown kinds (with their names), one layer under two names,
-            weights that two layers share, a BatchNorm without running statistics or left out.
+            weights that two layers share, hooks on a layer, a BatchNorm without running statistics
+            or left out, or if ``norms`` is none of these.
 
     Example:
         >>> from torch import nn
@@ -75,6 +77,7 @@ def find_norms(model: nn.Module, norms: str | Sequence[str] | None = None) -> tu
     _refuse_tied(model, chosen)
     for found in chosen.values():
         _refuse_without_statistics(found)
+        _refuse_changed(found)
     return tuple(chosen.values())
 
 
@@ -100,7 +103,7 @@ def _chosen(
             raise _unknown(unknown, "Pass norms='recognized' to leave them shared by all members, "
                            "or put known ones in their place.")  # fmt: skip
         return known
-    patterns = [norms] if isinstance(norms, str) else list(norms)
+    patterns = _patterns(norms)
     for pattern in patterns:
         if not any(fnmatchcase(n, pattern.removeprefix("!")) for n in (*known, *unknown)):
             raise NotFound(
@@ -113,6 +116,18 @@ def _chosen(
     if named:
         raise _unknown(named, "Leave them out of norms.")
     return {n: f for n, f in known.items() if _fits(n, patterns)}
+
+
+def _patterns(norms: Any) -> list[str]:
+    patterns = [norms] if isinstance(norms, str) else norms
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
+        raise InvalidInput(
+            "norms",
+            expected="None, 'recognized', or patterns of names",
+            found=repr(norms),
+            fix="Give a string or a list of strings.",
+        )
+    return list(patterns)
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
@@ -185,6 +200,19 @@ def _refuse_without_statistics(found: FoundNorm) -> None:
             expected="running statistics",
             found="a BatchNorm without them, whose predictions depend on the batch",
             fix="Build the model with track_running_stats=True.",
+        )
+
+
+def _refuse_changed(found: FoundNorm) -> None:
+    """What is around a layer's own forward would be lost with it, and what it computes, too."""
+    module = found.module
+    hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+    if hooks or "forward" in vars(module):
+        raise InvalidInput(
+            f"norm {found.name!r}",
+            expected="a layer as its class defines it",
+            found=f"one with {hooks} forward hooks" if hooks else "one with another forward",
+            fix="Remove them before converting; register hooks on the ensemble's layers.",
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from temperance.ensemble.measure import run_call
 from temperance.ensemble.packed_layers import GroupedLayerNorm, GroupedLinear
@@ -24,11 +25,16 @@ from temperance.ensemble.rival_layers import (
     output_layer,
     seeded,
 )
+from temperance.ensemble.rows import walk
 from temperance.errors import InvalidInput
 from temperance.models.outputs import logits_of
 from temperance.models.probe import evaluating, probe_logits, replace_module
 
 __all__ = ["Packed", "packed", "packed_width"]
+
+# Allowed difference, of the largest logit; without mixing there is none but rounding (TF32).
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+_FEW = 3  # rows
 
 
 class Packed(nn.Module):
@@ -46,10 +52,21 @@ class Packed(nn.Module):
         super().__init__()
         self.backbone, self.members = backbone, members
         self.output_key: str | int | None = None
+        self._checked = members == 1
         self.training = backbone.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Give logits ``[M, B, K]``."""
+        """Give logits ``[M, B, K]``.
+
+        Raises:
+            InvalidInput: if the model gives another number of rows; or, at the first call, if the
+                logits of a member depend on the weights of the others.
+        """
+        if not self._checked:
+            if torch.compiler.is_compiling():  # no decorator: it would import the compiler at once
+                torch.compiler.disable(self._check)(args, kwargs)
+            else:
+                self._check(args, kwargs)
         logits = logits_of(run_call(self.backbone, (args, kwargs)), key=self.output_key)
         rows = len(args[0]) if args else len(next(iter(kwargs.values())))
         if len(logits) != rows:
@@ -68,6 +85,31 @@ class Packed(nn.Module):
     def extra_repr(self) -> str:
         """Show the members in the printed model."""
         return f"members={self.members}"
+
+    def _check(self, args: Any, kwargs: Any) -> None:
+        """Change the weights of the others, on a few rows: a member's logits must stay."""
+
+        def few(_path: str, x: Tensor) -> Tensor:
+            return x.detach()[:_FEW] if x.dim() > 0 and len(x) == rows else x
+
+        rows = len(args[0]) if args else len(next(iter(kwargs.values())))
+        args, kwargs = walk(args, few, "args"), walk(kwargs, few, "kwargs")
+        self._checked = True  # so that the runs below are not checked themselves
+        try:
+            with evaluating(self), torch.no_grad():
+                logits = self(*args, **kwargs)
+                for m in range(self.members):
+                    weights = {
+                        name: _others_changed(weight, m, self.members)
+                        for name, weight in self.named_parameters()
+                    }
+                    changed = functional_call(self, weights, args, kwargs)
+                    worst = float((changed[m] - logits[m]).abs().max())
+                    if worst > _TOLERANCE.get(logits.dtype, 1e-2) * float(logits[m].abs().max()):
+                        raise _mixed(m, worst)
+        except Exception:
+            self._checked = False
+            raise
 
 
 def packed_width(width: int, members: int, *, alpha: float = 2.0, gamma: int = 1) -> int:
@@ -114,7 +156,8 @@ def packed(
 
     Args:
         model: a model of Linear, Conv, BatchNorm, GroupNorm and LayerNorm; parameters anywhere else
-            are refused.
+            are refused. Only these layers may mix features: attention, whose heads would be cut
+            out of several members, is refused by the run with ``example``, or the first forward.
         members: M, 1 or more.
         alpha: how much wider all members together are than the model; 2 in the authors' code.
         gamma: groups inside of each member; 1 in the authors' code.
@@ -128,8 +171,8 @@ def packed(
 
     Raises:
         NotFound: if the model has no layers with weights, or no output layer is found.
-        InvalidInput: if an argument is out of range; for layers that cannot be packed (named); or
-            if the packed net does not run (with ``example``).
+        InvalidInput: if an argument is out of range; for layers that cannot be packed (named); if
+            the packed net does not run, or mixes the members (with ``example``).
 
     Example:
         >>> import torch
@@ -162,6 +205,7 @@ def packed(
     ensemble = Packed(backbone, members)
     if example is not None:
         _try(ensemble, example)
+        ensemble._checked = members == 1  # zeros may show nothing: again on the first batch
     return ensemble
 
 
@@ -191,7 +235,8 @@ def _parts(model: nn.Module) -> dict[str, nn.Module]:
         if type(module) in _PACKED:
             parts[name] = module
         elif own or isinstance(module, _PACKED):
-            others.append(f"{name or 'the model'} ({type(module).__name__})")
+            kind = ": ".join([type(module).__name__, *own[:2]])
+            others.append(f"{name or 'the model'} ({kind})")
     if others:
         raise _cannot(
             "model",
@@ -302,6 +347,24 @@ def _try(ensemble: nn.Module, example: Any) -> None:
             fix="Where maps are flattened into a linear layer, pool them to one pixel first, or "
             "choose alpha so that no width is rounded; only the first layer may read the input.",
         ) from error
+
+
+def _others_changed(weight: Tensor, member: int, members: int) -> Tensor:
+    """Noise on what is not the member's; packed tensors have the members on the first axis."""
+    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(member))
+    noise = noise.to(weight) * (0.1 + weight.abs().mean())
+    noise.unflatten(0, (members, -1))[member] = 0
+    return weight + noise
+
+
+def _mixed(member: int, worst: float) -> InvalidInput:
+    return _cannot(
+        "model",
+        f"logits of member {member} that change by {worst:.2g} with the weights of the others",
+        expected="members that share nothing but the input",
+        fix="Attention, a softmax over features, gates and concatenated features mix the members: "
+        "choose a model without them, or another method.",
+    )
 
 
 def _cannot(subject: str, found: str, *, expected: str, fix: str) -> InvalidInput:

@@ -51,7 +51,7 @@ class GroupedLinear(nn.Module):
         """Give ``[..., out]`` for ``[..., in]``."""
         x = input.unflatten(-1, (self.groups, -1))
         y = torch.einsum("...gi,goi->...go", x, self.weight).flatten(-2)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)  # autocast makes y narrower
 
     def extra_repr(self) -> str:
         """Show the sizes in the printed model."""

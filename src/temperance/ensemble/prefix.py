@@ -161,22 +161,41 @@ def _parts(model: nn.Module) -> list[nn.Module]:
 def _recorder(
     part: nn.Module, calls: dict[nn.Module, list[_Kept | None]], running: list[nn.Module]
 ) -> _Wrap:
-    """Keep what a part gives; not what a part inside another one does, which will not be called."""
+    """Keep what a part gives; not what a part inside another one does, which will not be called.
+
+    Nor what it gives inside a checkpoint, which runs the part anew for every member's gradient and
+    has to find the same operations and random numbers as in the pass before.
+    """
+    grad, hooks = torch.is_grad_enabled(), _saving_hooks()
 
     def wrap(forward: _Forward) -> _Forward:
         def keep(*args: Any, **kwargs: Any) -> Any:
+            within = torch.is_grad_enabled() != grad  # a frozen part, or an older checkpoint
+            before = _random_state() if within else []
             running.append(part)
             try:
                 value = forward(*args, **kwargs)
             finally:
                 running.pop()
             if not running:
-                calls.setdefault(part, []).append(_kept(value))
+                drawn = within and not all(map(torch.equal, before, _random_state()))
+                own = drawn or _saving_hooks() != hooks
+                calls.setdefault(part, []).append(None if own else _kept(value))
             return value
 
         return keep
 
     return wrap
+
+
+def _saving_hooks() -> Any:
+    """What autograd does with tensors that it saves; a checkpoint has hooks of its own."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
+def _random_state() -> list[Tensor]:
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *on_gpus]
 
 
 def _kept(value: Any) -> _Kept | None:

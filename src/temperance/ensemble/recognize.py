@@ -64,6 +64,8 @@ def recognize(module: nn.Module) -> NormFacts | None:
         >>> recognize(nn.InstanceNorm1d(8)) is None
         True
     """
+    if hasattr(module, "parametrizations"):  # what is trained there is no scale or shift
+        return None
     candidates = list(_candidates(module))
     if type(module) in _TORCH:
         return candidates[0]
@@ -142,13 +144,15 @@ def _statistics(layer: Any, ours: Any) -> tuple[Tensor, Tensor]:
 
 
 def _shapes(facts: NormFacts) -> Iterator[tuple[int, ...]]:
-    """Shapes of inputs; their other sizes differ from the channels'."""
+    """Shapes of inputs, the channels first and last; their other sizes differ from the channels'.
+
+    Of both, since a layer that takes either by the number of axes is neither.
+    """
     a, b = [n for n in (3, 5, 7, 2) if n not in facts.shape][:2]
-    if facts.channel_axis == -1:
-        yield from ((a, *facts.shape), (2, a, *facts.shape), (2, a, b, *facts.shape))
-    elif len(facts.shape) == 1:
+    yield from ((a, *facts.shape), (2, a, *facts.shape), (2, a, b, *facts.shape))
+    if len(facts.shape) == 1:
         c = facts.shape[0]
-        yield from ((4, c), (2, c, a), (2, c, a, b), (2, c, 2, a, b))
+        yield from ((2, c, a), (2, c, a, b), (2, c, 2, a, b))
 
 
 def _randomize(layer: nn.Module, generator: torch.Generator) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "find_layers",
     "first_layer",
     "gather",
+    "hidden_layers",
     "output_layer",
     "read_from_outside",
     "seeded",
@@ -149,6 +150,42 @@ def find_layers(
                 "layers.",
             )
     return chosen
+
+
+def hidden_layers(
+    model: nn.Module, patterns: str | Sequence[str] | None = None
+) -> dict[str, nn.Module]:
+    """Find the layers whose input is not the data, as for dropout and masks in front of them.
+
+    Args:
+        model: the model; unchanged.
+        patterns: as in ``find_layers``, taken as they are; None for all layers but the first, or
+            for all of them where an embedding in front of the first one reads the data.
+
+    Returns:
+        Layers by dotted name.
+
+    Raises:
+        NotFound: see ``find_layers``.
+        InvalidInput: if none is left, or the model itself is the layer; see ``find_layers``.
+    """
+    found = find_layers(model, patterns=patterns)
+    if patterns is None:
+        first = next(iter(found))
+        for name, module in model.named_modules():
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+                break
+            if name == first:
+                del found[first]
+                break
+    if not found or "" in found:
+        raise InvalidInput(
+            "model",
+            expected="two layers with weights or more",
+            found="one, whose input is the data",
+            fix="Choose a model with a hidden layer, or name layers.",
+        )
+    return found
 
 
 def first_layer(model: nn.Module) -> tuple[str, nn.Module]:

@@ -212,8 +212,13 @@ class SigmaNorm(nn.Module):
             return self._together(wide.repeat_interleave(self.members, 1).flatten(0, 2))
         assert self.running_mean is not None
         assert self.running_var is not None
+        mean = self.running_mean
+        if x.dtype in (torch.float16, torch.bfloat16):  # too coarse to take a large mean away later
+            centre = mean.mean(0)
+            x = (x - centre.view(-1, *(1,) * (x.dim() - 2))).to(x.dtype)
+            mean = mean - centre
         scale = self.scales() * torch.rsqrt(self.running_var + (f.eps or 0.0))
-        return self._affine(x, scale, self.bias - self.running_mean * scale, last=False)
+        return self._affine(x, scale, self.bias - mean * scale, last=False)
 
     # ---------------------------------------------------------------- LayerNorm, RMSNorm
     def _over_features(

@@ -74,9 +74,9 @@ def backward_each(
             else:
                 with prefix.serving():
                     logits = call_model(ensemble, inputs)
-        own = member_loss(logits, targets) if loss is None else loss(logits[0], targets)
-        own = _checked(own) / ensemble.members
-        own.backward()
+            own = member_loss(logits, targets) if loss is None else loss(logits[0], targets)
+            own = _checked(own) / ensemble.members
+            own.backward()  # here, for what a checkpoint computes anew is this member's, too
         total = own.detach() if total is None else total + own.detach()
     if prefix is not None:
         prefix.backward()

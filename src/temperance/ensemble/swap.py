@@ -42,6 +42,7 @@ def sigma_norm_of(
     rows: Rows,
     *,
     keep: bool = True,
+    start: float = START,
     noise: Tensor | None = None,
 ) -> SigmaNorm:
     """Make the members' layer that stands for a plain one.
@@ -54,7 +55,8 @@ def sigma_norm_of(
         facts: what it computes.
         rows: the pass of the ensemble.
         keep: whether to keep scale and shift (``init="function"``), or drop them (``"paper"``).
-        noise: ``[M, C]``, added to ``START``; None for none.
+        start: of gamma.
+        noise: ``[M, C]``, added to the start; None for none.
 
     Returns:
         The layer, on the same device, in the same mode.
@@ -66,7 +68,7 @@ def sigma_norm_of(
     dtype = torch.promote_types(_floating(module), torch.float32)
     new.to(device=reference.device, dtype=dtype)
     with torch.no_grad():
-        new.gamma.fill_(START)
+        new.gamma.fill_(start)
         if keep:
             base = 1.0 if scale is None else scale.to(dtype).flatten() + facts.offset
             new.weight.copy_(base / torch.sigmoid(new.gamma[0]))

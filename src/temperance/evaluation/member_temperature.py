@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,12 @@ from temperance.evaluation.predictions import read_array
 from temperance.evaluation.temperature_fit import TemperatureFit
 from temperance.evaluation.uncertainty import pooled_log_probs
 
-__all__ = ["POOLING", "MemberTemperature", "fit_member_temperature"]
+__all__ = [
+    "POOLING",
+    "MemberTemperature",
+    "apply_member_temperatures",
+    "fit_member_temperature",
+]
 
 POOLING = ("before", "after")
 Floats = NDArray[np.float64]
@@ -48,7 +54,8 @@ class MemberTemperature:
         Returns:
             Shape ``[batch, classes]``, float64; they are valid logits for every function here.
         """
-        return _log_probs(read_array(logits, "logits"), self.members, self.fits, self.when)
+        applied = [fit.applied for fit in self.fits]
+        return _pooled(read_array(logits, "logits"), applied, self.when, self.members)
 
 
 def fit_member_temperature(
@@ -83,15 +90,12 @@ def fit_member_temperature(
         Rahaman, Thiery, "Uncertainty quantification and deep ensembles", 2021, arXiv 2007.08792:
         averaging calibrated members leaves the ensemble underconfident; pool, then calibrate.
     """
-    if when not in POOLING:
-        raise InvalidInput(
-            "when", expected=" or ".join(POOLING), found=repr(when), fix="Choose one of them."
-        )
+    _check_when(when)
     z = read_array(logits, "logits")
     pooled = pooled_log_probs(logits=z)
     parts = list(z) if when == "before" else [pooled]
     fits = tuple(fit_temperature(logits=part, labels=labels) for part in parts)
-    after = _log_probs(z, len(z), fits, when)
+    after = _pooled(z, [fit.applied for fit in fits], when)
     return MemberTemperature(
         when=when,
         members=len(z),
@@ -101,13 +105,59 @@ def fit_member_temperature(
     )
 
 
-def _log_probs(
-    z: NDArray[np.generic], members: int, fits: tuple[TemperatureFit, ...], when: str
+def apply_member_temperatures(
+    logits: ArrayLike, temperatures: Sequence[float], *, when: str
 ) -> Floats:
+    """Pool the members of an ensemble with given post-hoc temperatures.
+
+    ``after``: ``log softmax(log(mean_m softmax(z_m)) / T)``; ``before``:
+    ``log mean_m softmax(z_m / T_m)``.
+
+    Args:
+        logits: of the members, shape ``[members, batch, classes]``.
+        temperatures: one for their mean (``after``), or one for each member (``before``).
+        when: ``before`` or ``after``.
+
+    Returns:
+        Log-probabilities of the ensemble, shape ``[batch, classes]``, float64; they are valid
+        logits for every function here.
+
+    Raises:
+        InvalidInput: if ``when`` is neither, there are more or fewer temperatures, one is no
+            positive number, or the logits cannot be used.
+
+    Example:
+        >>> import numpy as np
+        >>> from temperance.evaluation.member_temperature import apply_member_temperatures
+        >>> z = [[[2.0, 0.0]], [[0.0, 0.0]]]
+        >>> np.exp(apply_member_temperatures(z, [1.0, 2.0], when="before")).round(4)
+        array([[0.6904, 0.3096]])
+    """
+    _check_when(when)
+    return _pooled(read_array(logits, "logits"), temperatures, when)
+
+
+def _pooled(
+    z: NDArray[np.generic], temperatures: Sequence[float], when: str, members: int | None = None
+) -> Floats:
+    # reads first, so that members or axes that do not fit get the clear error
+    pooled = pooled_log_probs(logits=z, members=members)
+    wanted = len(z) if when == "before" else 1
+    if len(temperatures) != wanted:
+        raise InvalidInput(
+            "temperatures",
+            expected=f"{wanted} to divide by {when} averaging",
+            found=f"{len(temperatures)}",
+            fix="Give one for each member before averaging, one after it.",
+        )
     if when == "before":
-        # read first, so that members or axes that do not fit get the clear error
-        pooled_log_probs(logits=z, members=members)
-        z = np.stack([apply_temperature(m, f.applied) for m, f in zip(z, fits, strict=True)])
-        return pooled_log_probs(logits=z)
-    pooled = apply_temperature(pooled_log_probs(logits=z, members=members), fits[0].applied)
-    return pooled_log_probs(logits=pooled[None])
+        parts = [apply_temperature(m, t) for m, t in zip(z, temperatures, strict=True)]
+        return pooled_log_probs(logits=np.stack(parts))
+    return pooled_log_probs(logits=apply_temperature(pooled, temperatures[0])[None])
+
+
+def _check_when(when: str) -> None:
+    if when not in POOLING:
+        raise InvalidInput(
+            "when", expected=" or ".join(POOLING), found=repr(when), fix="Choose one of them."
+        )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from temperance.ensemble import disagreement
 from temperance.errors import InvalidInput
-from temperance.head import check_optimizer, parameter_groups
+from temperance.head import check_optimizer, parameter_groups, tempered_heads
 from temperance.models.outputs import logits_of
 from temperance.training.preprocess import Preprocess, augment
 
@@ -238,7 +238,8 @@ def start(
         optimizer = torch.optim.AdamW(groups, lr=lr)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]  # as torch's schedulers call it
-    check_optimizer(optimizer, model)
+    if tempered_heads(model):  # rivals of the ensembles have plain layers
+        check_optimizer(optimizer, model)
     return Training(model, optimizer, seed, objective=objective or Objective())
 
 
