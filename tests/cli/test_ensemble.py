@@ -1,8 +1,11 @@
 """``temperance ensemble`` as a shell sees it."""
 
+import csv
 import math
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from temperance.cli.app import app
 from temperance.cli.ensemble import ensemble
@@ -32,6 +35,7 @@ def test_a_sweep_and_resuming(run, tmp_path):
     assert "sigmaN, tau 0.1" in result.out
     assert "Difference to the single model" in result.out
     assert "Shipped: members.safetensors" in result.out
+    assert "multiply-adds per row" in result.out
     assert (tmp_path / "o" / "plots" / "frontier.png").exists()
     assert run(*arguments, "--json").code == 3
     again = run(*arguments, "--resume", "--json")
@@ -93,3 +97,27 @@ def test_ctrl_c_leaves_a_state_that_can_go_on(run, tmp_path, monkeypatch):
     assert not (tmp_path / "o" / "report.json").exists()
     assert run(*arguments, "--resume").code == 0
     assert (tmp_path / "o" / "members.safetensors").exists()
+
+
+def test_predict_takes_the_folder_of_an_ensemble(run, tmp_path):
+    out, rows = tmp_path / "o", tmp_path / "x.npy"
+    assert run("ensemble", "digits", "--out", out, *QUICK).code == 0
+    np.save(rows, load_digits().images.astype(np.uint8)[:5])
+    found = run("predict", out, rows, "--json").json["predictions"]
+    names = ("total_entropy", "mutual_information", "disagreement")
+    assert set(found[0]) == {"input", "label", "probability", "top", *names}
+    table = list(csv.DictReader(run("predict", out, rows, "--csv", "--top", 2).out.splitlines()))
+    assert list(table[0]) == ["input", "label", "probability", *names, "label_2", "probability_2"]
+    for line, said in zip(table, found, strict=True):
+        assert (line["input"], line["label"]) == (said["input"], said["label"])
+        for name in ("probability", *names):
+            assert float(line[name]) == said[name]
+        assert float(line["probability_2"]) == said["top"][1]["probability"]
+    text = run("predict", out, rows).out.splitlines()
+    assert len(text) == 5
+    assert "mutual information" in text[0]
+    assert run("predict", out, rows, "--csv", "--json").code == 2
+    (out / "config.json").write_text("{}")
+    harmed = run("predict", out, rows, "--json")
+    assert harmed.code == 3
+    assert harmed.json["error"]["subject"] == str(out / "config.json")

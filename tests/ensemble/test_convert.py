@@ -442,3 +442,20 @@ def test_the_head_of_a_model_is_found_without_an_example():
     assert ensemble.site.inside
     with pytest.raises(NotFound):
         convert(Net(), 2)
+
+
+@pytest.mark.parametrize("start", [-3.0, 0.0, 4.0])
+def test_the_start_is_where_gamma_lies_and_the_function_stays(start):
+    model = trained(Net())
+    ensemble = convert(model, 3, start=start, spread=0.0, example=X)
+    gammas = [n.gamma for n in sigma_norms(ensemble).values()]
+    assert all(torch.equal(g, torch.full_like(g, start)) for g in gammas)
+    for z in ensemble(X):
+        torch.testing.assert_close(z, model(X), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("start", [float("nan"), float("inf"), -21, "2", True, None])
+def test_a_start_from_which_no_gate_comes_back_is_refused(start):
+    with pytest.raises(InvalidInput) as caught:
+        convert(Net(), 3, start=start)
+    assert caught.value.subject == "start"

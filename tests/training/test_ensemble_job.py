@@ -73,6 +73,9 @@ def test_the_folder_holds_what_was_promised(done):
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert [m["name"] for m in report["methods"]] == [m.name for m in comparison.methods]
     assert report["data"]["rows"]["train"] == 200
+    assert report["cost"] == comparison.cost
+    assert "Multiply-adds" in page
+    assert comparison.cost["not_counted"] in page
 
 
 def pooled(z):
@@ -131,6 +134,12 @@ def test_uncertainty_adds_up_and_parameters_are_counted(done):
         assert u["total"] == pytest.approx(u["aleatoric"] + u["mutual_information"])
     head, gammas = 16 * 10 + 10, 2 * 16
     assert sigma[0].parameters == single.parameters + head + gammas
+    # mlp1: 64 x 16 once, before the first norm, then 16 x 10 of each member
+    assert single.multiply_adds == 64 * 16 + 16 * 10
+    assert deep.multiply_adds == 2 * single.multiply_adds
+    assert sigma[0].multiply_adds == 64 * 16 + 2 * 16 * 10
+    assert all(m.milliseconds_per_row > 0 for m in done[1].methods)
+    assert done[1].cost["batch_rows"] == 256
     assert sigma[0].differences["nll"].value == pytest.approx(
         sigma[0].metrics["nll"].value - single.metrics["nll"].value
     )
@@ -307,7 +316,7 @@ def test_nothing_comes_to_an_end(tmp_path):
         ({"gamma_rate": 0.0}, "gamma_rate"),
         ({"protocol": "share"}, "protocol"),
         ({"heads": "new"}, "heads"),
-        ({"when": "during"}, "when"),
+        ({"when": "during"}, "posthoc"),
         ({"temperature": "warm"}, "temperature"),
         ({"temperature": 0.0}, "temperature"),
         ({"protocol": "split", "members": 128}, "batch_size under protocol 'split'"),

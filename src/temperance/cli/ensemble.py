@@ -40,7 +40,8 @@ def ensemble(
         str | None, typer.Option(help="Train each of these, such as 0.1,0.2,0.5,1.")
     ] = None,
     strength: Annotated[
-        float | None, typer.Option(help="Of the diversity term. [default: 0.0001]")
+        float | None,
+        typer.Option(help="Of the diversity term. [default: 0.001; with the form range 5]"),
     ] = None,
     form: Annotated[
         str, typer.Option(help="Of the diversity term: paper, or range (in nats of the loss).")
@@ -61,6 +62,7 @@ def ensemble(
         str | None,
         typer.Option(help="copy or fresh. [default: copy with --from, else fresh]"),
     ] = None,
+    start: Annotated[float | None, typer.Option(help="Where gamma starts. [default: 2]")] = None,
     spread: Annotated[
         float | None, typer.Option(help="Of gamma around its start. [default: 1]")
     ] = None,
@@ -104,9 +106,9 @@ def ensemble(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train or fine-tune many members in one backbone, and judge them beside a single model."""
-    from temperance.ensemble import GAMMA_RATE, SPREAD
+    from temperance.ensemble import GAMMA_RATE, SPREAD, START
     from temperance.training.ensemble_job import run_ensemble
-    from temperance.training.ensemble_plan import STRENGTH, EnsemblePlan
+    from temperance.training.ensemble_plan import EnsemblePlan
     from temperance.training.loop import Budget
     from temperance.training.plan import Plan
 
@@ -138,13 +140,14 @@ def ensemble(
         training,
         members=members,
         taus=_taus(tau, sweep_tau),
-        strength=STRENGTH if strength is None else strength,
+        strength=strength,
         form=form,
         gamma_rate=GAMMA_RATE if gamma_rate is None else gamma_rate,
         protocol=protocol,
         of=loss,
         init=init,
         heads=heads,
+        start=START if start is None else start,
         spread=SPREAD if spread is None else spread,
         temperature=temperature,
         when=posthoc,
@@ -188,7 +191,7 @@ def _print(comparison: EnsembleComparison, out: Path, *, as_json: bool) -> None:
     )
     columns = (
         "method", "accuracy %", "NLL", "ECE %", "Brier", "NLL after", "ECE % after",
-        "disagree %", "parameters", "seconds",
+        "disagree %",
     )  # fmt: skip
     print_table(
         f"Test rows: {comparison.data['rows']['test']}, mean over {comparison.plan['seeds']} "
@@ -203,6 +206,11 @@ def _print(comparison: EnsembleComparison, out: Path, *, as_json: bool) -> None:
             ("method", "accuracy (points)", "NLL", "NLL after post-hoc", "verdict (NLL after)"),
             [_difference_row(m) for m in compared],
         )
+    print_table(
+        "Cost, all members together; ms: of a prediction, measured here",
+        ("method", "parameters", "multiply-adds per row", "training s", "ms per row"),
+        [_cost_row(m) for m in comparison.methods],
+    )
     choice = comparison.choice
     if choice is None:
         print("No ensemble came to an end: see report.json for what each run says.")
@@ -212,9 +220,8 @@ def _print(comparison: EnsembleComparison, out: Path, *, as_json: bool) -> None:
 
 
 def _row(method: MethodSummary) -> list[str]:
-    cost = [f"{method.parameters}", f"{method.seconds:.1f}"]
     if not method.metrics:
-        return [method.title, *[", ".join(method.outcomes)] * 6, "", *cost]
+        return [method.title, *[", ".join(method.outcomes)] * 6, ""]
     value = {name: e.value for name, e in method.metrics.items()}
     apart = method.uncertainty.get("disagreement")
     return [
@@ -226,7 +233,17 @@ def _row(method: MethodSummary) -> list[str]:
         f"{value['nll_posthoc']:.4f}",
         f"{100 * value['ece_posthoc']:.2f}",
         "" if apart is None else f"{100 * apart:.2f}",
-        *cost,
+    ]
+
+
+def _cost_row(method: MethodSummary) -> list[str]:
+    milliseconds, count = method.milliseconds_per_row, method.multiply_adds
+    return [
+        method.title,
+        f"{method.parameters}",
+        "" if count is None else f"{count}",
+        f"{method.seconds:.1f}",
+        "" if milliseconds is None else f"{milliseconds:.4f}",
     ]
 
 

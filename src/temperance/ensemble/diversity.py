@@ -51,9 +51,9 @@ def diversity_loss(
     Args:
         model: an Ensemble, or a module that holds one, of two members or more.
         tau: temperature of the softmax over the members, above 0.
-        strength: lambda, 0 or more. The paper's form is a sum over all features: 1e-4 to 1e-3 at
-            tau 0.1 to 0.2 for some hundreds of them, in our trial (docs/methods, section 6); the
-            ``range`` form is in nats of the loss, so that 0.01 to 1 is a range to search.
+        strength: lambda, 0 or more. The paper's form is a sum over all features: 1e-3 at tau 0.2
+            was right for some hundreds of them (studies/sigma_ensemble); the ``range`` form is in
+            nats of the loss, and the same there is 3 to 6.
         form: ``paper`` or ``range``.
 
     Returns:

@@ -65,9 +65,10 @@ def read_calibration(path: str | Path) -> Calibrator:
             found=getattr(error, "strerror", None) or str(error),
             fix="Name that file or its folder.",
         ) from error
-    if not isinstance(data, dict):
+    kind = data.get("record", "Calibrator") if isinstance(data, dict) else type(data).__name__
+    if kind != "Calibrator":
         raise InvalidInput(
-            str(file), expected="a calibration", found=type(data).__name__, fix="Check the file."
+            str(file), expected="a calibration", found=str(kind), fix="Name its calibration.json."
         )
     return Calibrator.from_dict(data)
 

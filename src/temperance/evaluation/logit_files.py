@@ -62,8 +62,10 @@ class LogitsFile:
             raise InvalidInput(
                 f"file {path}",
                 expected=f"one of {', '.join(_READERS)}",
-                found=path.suffix or "no ending",
-                fix="Save the logits with numpy.save or numpy.savez, or as Parquet.",
+                found="a folder" if path.is_dir() else path.suffix or "no ending",
+                fix="Name the file of logits in it."
+                if path.is_dir()
+                else "Save the logits with numpy.save or numpy.savez, or as Parquet.",
             )
         files = [path]
         if path.suffix.lower() == ".npy" and isinstance(self.labels, (str, Path)):

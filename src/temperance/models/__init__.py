@@ -1,10 +1,11 @@
-"""Reading a model: its output layer, its logits, its checkpoints."""
+"""Reading a model: its output layer, its logits, its checkpoints, its cost."""
 
 from temperance.models.checkpoints import (
     LoadReport,
     load_state,
     strip_prefixes,
 )
+from temperance.models.cost import COUNTED, NOT_COUNTED, multiply_adds
 from temperance.models.files import read_safetensors, write_safetensors
 from temperance.models.find import Head, find_head
 from temperance.models.outputs import (
@@ -18,7 +19,9 @@ from temperance.models.outputs import (
 from temperance.models.probe import evaluating, unwrap
 
 __all__ = [
+    "COUNTED",
     "LABEL_KEYS",
+    "NOT_COUNTED",
     "Head",
     "LoadReport",
     "call_model",
@@ -27,6 +30,7 @@ __all__ = [
     "find_head",
     "load_state",
     "logits_of",
+    "multiply_adds",
     "read_safetensors",
     "split_batch",
     "strip_prefixes",

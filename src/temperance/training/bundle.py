@@ -18,27 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import InvalidInput
+from temperance.evaluation.temperature_fit import check_temperature
 from temperance.files import write_bytes
 from temperance.head import insert
 from temperance.labels import ClassMap
-from temperance.models import logits_of, read_safetensors
+from temperance.models import logits_of
+from temperance.training.bundle_config import MODEL, as_written, read_config, read_weights
 from temperance.training.nets import build_net
 from temperance.training.preprocess import Preprocess
 from temperance.version import __version__
 
 __all__ = ["Bundle", "load_bundle", "save_bundle"]
 
-FORMAT = "temperance-model"
-FORMAT_VERSION = 1
-_KEYS = (
-    "model",
-    "class_map",
-    "preprocess",
-    "temperature",
-    "posthoc_temperature",
-    "sha256",
-    "probe",
-)
 _PROBE_ROWS, _PROBE_SEED = 4, 0
 _PROBE_TOLERANCE = 1e-3  # relative; another machine's kernels differ by about 1e-6
 
@@ -77,8 +68,8 @@ def save_bundle(folder: Path, model: nn.Module, config: Mapping[str, Any]) -> No
     content = save(state, metadata={"format": "pt"})  # two entries would come in any order
     shape = tuple(config["preprocess"]["shape"])
     whole = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": MODEL.format,
+        "format_version": MODEL.version,
         "temperance_version": __version__,
         **config,
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -88,7 +79,7 @@ def save_bundle(folder: Path, model: nn.Module, config: Mapping[str, Any]) -> No
         },
     }
     text = json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)
-    write_bytes(folder / "model.safetensors", content)
+    write_bytes(folder / MODEL.weights, content)
     write_bytes(folder / "config.json", text.encode())
 
 
@@ -106,58 +97,18 @@ def load_bundle(folder: str | os.PathLike[str]) -> Bundle:
             model does not give the outputs that were stored with it.
     """
     folder = Path(folder)
-    config = _read_config(folder / "config.json")
-    weights = folder / "model.safetensors"
-    state = read_safetensors(weights)
-    if hashlib.sha256(weights.read_bytes()).hexdigest() != config["sha256"]:
-        raise InvalidInput(
-            str(weights),
-            expected="the weights that config.json was written with",
-            found="other weights (their hash differs)",
-            fix="Copy both files from the same output folder.",
-        )
-    preprocess = Preprocess.from_dict(config["preprocess"])
-    model = _rebuild(config, preprocess)
-    model.load_state_dict(state)
-    model.eval()
-    _check_probe(model, preprocess, config, weights)
-    return Bundle(
-        model,
-        ClassMap.from_dict(config["class_map"]),
-        preprocess,
-        float(config["posthoc_temperature"]["value"]),
-        config,
-    )
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(
-            str(path),
-            expected="the output folder of a finished temperance train",
-            found="no config.json",
-            fix="Name the folder given as --out; a stopped training goes on with --resume.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            str(path), expected="JSON", found=str(error), fix="Copy the file again."
-        ) from error
-    kind = (config.get("format"), config.get("format_version")) if isinstance(config, dict) else ()
-    if kind != (FORMAT, FORMAT_VERSION):
-        raise InvalidInput(
-            str(path),
-            expected=f"format {FORMAT}, version {FORMAT_VERSION}",
-            found=f"{kind or type(config).__name__}",
-            fix="Use an output folder of temperance train, and a release that knows its version.",
-        )
-    missing = sorted(set(_KEYS) - set(config))
-    if missing:
-        raise InvalidInput(
-            str(path), expected=", ".join(_KEYS), found=f"no {missing[0]}", fix="Copy it again."
-        )
-    return dict(config)
+    config = read_config(folder, MODEL)
+    state = read_weights(folder, MODEL, config)
+    with as_written(folder):
+        preprocess = Preprocess.from_dict(config["preprocess"])
+        classes = ClassMap.from_dict(config["class_map"])
+        posthoc = config["posthoc_temperature"]["value"]
+        check_temperature(posthoc)
+        model = _rebuild(config, preprocess)
+        model.load_state_dict(state)
+        model.eval()
+        _check_probe(model, preprocess, config, folder / MODEL.weights)
+    return Bundle(model, classes, preprocess, float(posthoc), config)
 
 
 def _rebuild(config: Mapping[str, Any], preprocess: Preprocess) -> nn.Module:

@@ -14,33 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from temperance.ensemble import Ensemble, convert, predict_members
 from temperance.errors import InvalidInput
+from temperance.evaluation.member_temperature import POOLING, apply_member_temperatures
+from temperance.evaluation.temperature_fit import check_temperature
 from temperance.files import write_bytes
 from temperance.head import insert
 from temperance.labels import ClassMap
-from temperance.models import read_safetensors
+from temperance.training.bundle_config import MEMBERS, as_written, read_config, read_weights
 from temperance.training.nets import build_net
 from temperance.training.preprocess import Preprocess
 from temperance.version import __version__
 
 __all__ = ["MemberBundle", "load_members", "save_members"]
 
-FORMAT = "temperance-ensemble"
-FORMAT_VERSION = 1
-_KEYS = (
-    "model",
-    "ensemble",
-    "class_map",
-    "preprocess",
-    "temperature",
-    "posthoc",
-    "sha256",
-    "probe",
-)
 _PROBE_ROWS, _PROBE_SEED = 4, 0
 _PROBE_TOLERANCE = 1e-3  # relative; another machine's kernels differ by about 1e-6
 
@@ -53,13 +45,28 @@ class MemberBundle:
         ensemble: the members in one backbone, in evaluation mode.
         class_map: the classes, in the order of the outputs.
         preprocess: what turns rows into inputs.
+        when: post-hoc temperatures ``before`` or ``after`` the members are averaged.
+        posthoc_temperatures: one for each member, or one for their mean.
         config: the whole of ``config.json``.
     """
 
     ensemble: Ensemble
     class_map: ClassMap
     preprocess: Preprocess
+    when: str
+    posthoc_temperatures: tuple[float, ...]
     config: Mapping[str, Any]
+
+    def log_probs(self, logits: ArrayLike) -> NDArray[np.float64]:
+        """Give the log-probabilities of the ensemble, after its post-hoc temperatures.
+
+        Args:
+            logits: of the members, shape ``[members, batch, classes]``.
+
+        Returns:
+            Shape ``[batch, classes]``.
+        """
+        return apply_member_temperatures(logits, self.posthoc_temperatures, when=self.when)
 
 
 def save_members(folder: Path, ensemble: Ensemble, config: Mapping[str, Any]) -> None:
@@ -77,15 +84,15 @@ def save_members(folder: Path, ensemble: Ensemble, config: Mapping[str, Any]) ->
     content = save(state, metadata={"format": "pt"})  # two entries would come in any order
     shape = tuple(config["preprocess"]["shape"])
     whole = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": MEMBERS.format,
+        "format_version": MEMBERS.version,
         "temperance_version": __version__,
         **config,
         "sha256": hashlib.sha256(content).hexdigest(),
         "probe": {"seed": _PROBE_SEED, "logits": _probe_logits(ensemble, shape).tolist()},
     }
     text = json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)
-    write_bytes(folder / "members.safetensors", content)
+    write_bytes(folder / MEMBERS.weights, content)
     write_bytes(folder / "config.json", text.encode())
 
 
@@ -103,52 +110,30 @@ def load_members(folder: str | os.PathLike[str]) -> MemberBundle:
             members do not give the outputs that were stored with them.
     """
     folder = Path(folder)
-    config = _read_config(folder / "config.json")
-    weights = folder / "members.safetensors"
-    state = read_safetensors(weights)
-    if hashlib.sha256(weights.read_bytes()).hexdigest() != config["sha256"]:
-        raise InvalidInput(
-            str(weights),
-            expected="the weights that config.json was written with",
-            found="other weights (their hash differs)",
-            fix="Copy both files from the same output folder.",
-        )
-    preprocess = Preprocess.from_dict(config["preprocess"])
-    ensemble = _rebuild(config, preprocess)
-    ensemble.load_state_dict(state, strict=True)
-    ensemble.eval()
-    _check_probe(ensemble, preprocess, config, weights)
-    return MemberBundle(ensemble, ClassMap.from_dict(config["class_map"]), preprocess, config)
+    config = read_config(folder, MEMBERS)
+    state = read_weights(folder, MEMBERS, config)
+    with as_written(folder):
+        preprocess = Preprocess.from_dict(config["preprocess"])
+        classes = ClassMap.from_dict(config["class_map"])
+        ensemble = _rebuild(config, preprocess)
+        when, temperatures = _posthoc(config["posthoc"], ensemble.members)
+        ensemble.load_state_dict(state, strict=True)
+        ensemble.eval()
+        _check_probe(ensemble, preprocess, config, folder / MEMBERS.weights)
+    return MemberBundle(ensemble, classes, preprocess, when, temperatures, config)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(
-            str(path),
-            expected="the output folder of a finished temperance ensemble",
-            found="no config.json",
-            fix="Name the folder given as --out; a stopped training goes on with --resume.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            str(path), expected="JSON", found=str(error), fix="Copy the file again."
-        ) from error
-    kind = (config.get("format"), config.get("format_version")) if isinstance(config, dict) else ()
-    if kind != (FORMAT, FORMAT_VERSION):
-        raise InvalidInput(
-            str(path),
-            expected=f"format {FORMAT}, version {FORMAT_VERSION}",
-            found=f"{kind or type(config).__name__}",
-            fix="Use an output folder of temperance ensemble, and a release that knows it.",
-        )
-    missing = sorted(set(_KEYS) - set(config))
-    if missing:
-        raise InvalidInput(
-            str(path), expected=", ".join(_KEYS), found=f"no {missing[0]}", fix="Copy it again."
-        )
-    return dict(config)
+def _posthoc(record: Mapping[str, Any], members: int) -> tuple[str, tuple[float, ...]]:
+    """The temperatures that the report fitted, and whether they go before or after the mean."""
+    when, temperatures = record["when"], record["temperatures"]
+    if when not in POOLING:
+        raise ValueError(f"posthoc.when is {when!r}, not {' or '.join(POOLING)}")
+    wanted = members if when == "before" else 1
+    if len(temperatures) != wanted:
+        raise ValueError(f"{len(temperatures)} posthoc.temperatures, not {wanted} ({when})")
+    for temperature in temperatures:
+        check_temperature(temperature)
+    return when, tuple(map(float, temperatures))
 
 
 def _rebuild(config: Mapping[str, Any], preprocess: Preprocess) -> Ensemble:

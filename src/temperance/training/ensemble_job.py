@@ -11,11 +11,11 @@ from temperance.files import check_writable, write_bytes
 from temperance.models import read_safetensors
 from temperance.records import dumps
 from temperance.training.ensemble_bundle import load_members, save_members
+from temperance.training.ensemble_cost import costs_of
 from temperance.training.ensemble_page import write_ensemble_page
 from temperance.training.ensemble_plan import EnsemblePlan
 from temperance.training.ensemble_runs import (
     new_ensemble,
-    parameters_of,
     prepare_ensemble,
     retrain,
     run_methods,
@@ -70,9 +70,7 @@ def run_ensemble(
         tell.stage("training")
         found = run_methods(prepared, plan, folder, tell)
         tell.stage("judging and writing the report")
-        comparison = summarize_methods(
-            prepared, plan, found, parameters=parameters_of(prepared, plan)
-        )
+        comparison = summarize_methods(prepared, plan, found, costs=costs_of(prepared, plan))
         sharing = _shipped(folder, prepared, plan, comparison)
         write_bytes(folder / "report.json", dumps(comparison).encode())
         write_ensemble_page(folder, comparison, sharing=sharing)

@@ -21,6 +21,7 @@ from temperance.evaluation.prepare_frontier import prepare_frontier
 from temperance.evaluation.prepare_sharing import prepare_sharing
 from temperance.files import write_bytes
 from temperance.records import Estimate
+from temperance.training.ensemble_cost import words_of
 from temperance.training.ensemble_table import EnsembleComparison, MethodSummary
 
 __all__ = ["render_ensemble_page", "render_ensemble_plots", "write_ensemble_page"]
@@ -131,7 +132,9 @@ def render_ensemble_page(comparison: EnsembleComparison, pictures: Mapping[str, 
         *_picture(pictures, "differences"),
         *_against(comparison, "deep"),
         *_frontier(pictures),
-        html.Heading("Members and cost"),
+        html.Heading("Members"),
+        _members(comparison),
+        html.Heading("Cost"),
         _cost(comparison),
         html.Heading("Calibration"),
         *_picture(pictures, "reliability"),
@@ -229,7 +232,7 @@ def _against(comparison: EnsembleComparison, other: str) -> list[html.Section]:
     return [html.Table(tuple(columns), rows, caption=caption)]
 
 
-def _cost(comparison: EnsembleComparison) -> html.Table:
+def _members(comparison: EnsembleComparison) -> html.Table:
     columns = (
         html.Column("Method"),
         html.Column("Members", "number", 0),
@@ -237,26 +240,58 @@ def _cost(comparison: EnsembleComparison) -> html.Table:
         html.Column("Total", "number", 4),
         html.Column("Aleatoric", "number", 4),
         html.Column("Mutual information", "number", 4),
-        html.Column("Parameters", "number", 0),
-        html.Column("Of the single model's", "number", 3),
-        html.Column("Seconds", "number", 1),
     )
-    base = comparison.methods[0].parameters
     names = ("disagreement", "total", "aleatoric", "mutual_information")
     rows = tuple(
+        (m.title, m.members, *[m.uncertainty.get(n) for n in names]) for m in comparison.methods
+    )
+    note = (
+        "Mean over the test rows, in nats, before any post-hoc temperature; of members that share "
+        "their features the mutual information is called modulation uncertainty. Disagreement: "
+        "share of the pairs of members whose classes differ."
+    )
+    return html.Table(columns, rows, caption="Members and their uncertainty", note=note)
+
+
+def _cost(comparison: EnsembleComparison) -> html.Table:
+    columns = (
+        html.Column("Method"),
+        html.Column("Parameters", "number", 0),
+        html.Column("x single", "number", 3),
+        html.Column("Multiply-adds, million", "number", 4),
+        html.Column("x single", "number", 3),
+        html.Column("Training s", "number", 1),
+        html.Column("ms per row", "number", 4),
+    )
+    base = comparison.methods[0]
+    rows = tuple(
         (
-            m.title, m.members, *[m.uncertainty.get(n) for n in names], m.parameters,
-            m.parameters / base, m.seconds,
+            m.title,
+            *(m.parameters, m.parameters / base.parameters),
+            *_multiplied(m, base),
+            *(m.seconds, m.milliseconds_per_row),
         )
         for m in comparison.methods
     )  # fmt: skip
+    cost = comparison.cost
     note = (
-        "Uncertainty: mean over the test rows, in nats, before any post-hoc temperature; of "
-        "members that share their features the mutual information is called modulation "
-        "uncertainty. Disagreement: share of the pairs of members whose classes differ. Seconds: "
-        "training of one seed, members one after the other where they are separate."
+        "All members together. Multiply-adds and milliseconds: of the prediction of one row. "
+        "Training: one seed, separate members one after the other."
     )
-    return html.Table(columns, rows, caption="Members, uncertainty and cost", note=note)
+    if cost := comparison.cost:
+        note += (
+            f" Counted: {cost['counted']}; not counted: {cost['not_counted']}. Times were measured "
+            f"{words_of(cost)}; elsewhere they are others."
+        )
+    return html.Table(columns, rows, caption="What a method costs", note=note)
+
+
+def _multiplied(method: MethodSummary, base: MethodSummary) -> tuple[float | None, float | None]:
+    """Multiply-adds in millions, and as a multiple of the single model's."""
+    ours, single = method.multiply_adds, base.multiply_adds
+    if ours is None:
+        return None, None
+    return ours / 1e6, ours / single if single else None
 
 
 def _shipped(comparison: EnsembleComparison) -> list[html.Section]:
@@ -264,7 +299,8 @@ def _shipped(comparison: EnsembleComparison) -> list[html.Section]:
     text = (
         "No ensemble came to an end: see report.json for what each run says."
         if choice is None
-        else f"Shipped, seed {choice.seed}. {choice.why[0].upper()}{choice.why[1:]}. Load it with "
+        else f"Shipped, seed {choice.seed}. {choice.why[0].upper()}{choice.why[1:]}. Predict with "
+        "`temperance predict FOLDER INPUTS`, or load it with "
         "`temperance.training.ensemble_bundle.load_members`."
     )
     sections: list[html.Section] = [html.Heading("What is shipped"), html.Paragraph(text)]

@@ -17,19 +17,22 @@ from temperance.ensemble import (
     LOSSES,
     PROTOCOLS,
     SPREAD,
+    START,
 )
 from temperance.errors import InvalidInput
 from temperance.evaluation.member_temperature import POOLING
 from temperance.head import check_temperature
 from temperance.training.plan import Plan
 
-__all__ = ["STRENGTH", "SUGGESTED", "TAU", "EnsemblePlan", "Method"]
+__all__ = ["STRENGTHS", "SUGGESTED", "TAU", "EnsemblePlan", "Method"]
 
 TAU = 0.2
-"""Default tau: that of the trial in docs/methods, section 6; the paper states no value for all."""
+"""Default tau: that of the settings that studies/sigma_ensemble compared; the paper states none."""
 
-STRENGTH = 1e-4
-"""Default strength of the diversity term in the paper's form, from the same trial."""
+STRENGTHS = {"paper": 1e-3, "range": 5.0}
+"""Default strength of the diversity term by its form. ``paper``: among the best on fit rows in
+studies/sigma_ensemble. ``range``: what that is there, for 336 to 672 features of ResNets at tau 0.2
+(3.2 to 6.4 nats)."""
 
 SUGGESTED = "suggested"
 
@@ -65,13 +68,14 @@ class EnsemblePlan:
             not used.
         members: M, 1 or more.
         taus: of the diversity term, each trained by itself; the term is left out for one member.
-        strength: of the diversity term, 0 or more.
+        strength: of the diversity term, 0 or more; None for that of ``STRENGTHS``.
         form: ``paper`` or ``range``, see ``diversity_loss``.
         gamma_rate: how much faster gamma learns.
         protocol: ``repeat`` or ``split``, see ``Ensemble``.
         of: ``members`` or ``mean``, see ``member_loss``.
         init: ``function`` or ``paper``, see ``convert``.
         heads: ``copy`` or ``fresh``; None for copies of loaded weights, and fresh ones else.
+        start: where gamma starts.
         spread: of gamma around its start.
         temperature: T of every member's output layer, of the single model's, too: ``suggested`` (by
             the rule of the plan, with its norm), ``1`` (the plain layer), or a number (with the
@@ -97,13 +101,14 @@ class EnsemblePlan:
     training: Plan
     members: int = 4
     taus: tuple[float, ...] = (TAU,)
-    strength: float = STRENGTH
+    strength: float | None = None
     form: str = "paper"
     gamma_rate: float = GAMMA_RATE
     protocol: str = "repeat"
     of: str = "members"
     init: str = "function"
     heads: str | None = None
+    start: float = START
     spread: float = SPREAD
     temperature: str | float = "1"
     when: str = "after"
@@ -111,15 +116,19 @@ class EnsemblePlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", _whole("members", self.members))
+        if self.strength is None:
+            object.__setattr__(self, "strength", STRENGTHS.get(self.form, 0.0))
         object.__setattr__(self, "taus", tuple(self.taus))
         _check_taus(self.taus, self.members)
         _number("strength", self.strength, least=0.0, open_=False)
+        _number("start", self.start, least=-math.inf, open_=True)
         _number("spread", self.spread, least=0.0, open_=False)
         _number("gamma_rate", self.gamma_rate, least=0.0, open_=True)
         for name, known in _CHOICES.items():
             value = getattr(self, name)
             if value not in known and not (name == "heads" and value is None):
-                raise _invalid(name, " or ".join(known), repr(value), "Choose one of them.")
+                subject = _SAID.get(name, name)
+                raise _invalid(subject, " or ".join(known), repr(value), "Choose one of them.")
         _fixed_temperature(self.temperature)
         self._check_split()
 
@@ -178,6 +187,7 @@ _CHOICES = {
     "heads": HEADS,
     "when": POOLING,
 }
+_SAID = {"of": "loss", "when": "posthoc"}  # as the command line calls them
 
 
 def _whole(name: str, value: Any) -> int:

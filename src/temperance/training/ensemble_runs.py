@@ -50,7 +50,6 @@ from temperance.training.splits import select
 __all__ = [
     "MethodRun",
     "new_ensemble",
-    "parameters_of",
     "prepare_ensemble",
     "retrain",
     "run_methods",
@@ -157,20 +156,13 @@ def new_ensemble(prepared: Prepared, plan: EnsemblePlan, *, seed: int) -> Ensemb
         model,
         plan.members,
         init=plan.init,
+        start=plan.start,
         spread=plan.spread,
         heads=plan.member_heads,
         seed=seed,
         example=prepared.preprocess.apply(part.x[:2]),
         protocol=plan.protocol,
     )
-
-
-def parameters_of(prepared: Prepared, plan: EnsemblePlan) -> dict[str, int]:
-    """Count the parameters of every method, by its name."""
-    model = new_model(prepared, prepared.arms[0], seed=0)
-    single = sum(p.numel() for p in model.parameters())
-    shared = sum(p.numel() for p in new_ensemble(prepared, plan, seed=0).parameters())
-    return {m.name: shared if m.shared else m.members * single for m in plan.methods}
 
 
 # ------------------------------------------------------------------ training
@@ -287,9 +279,9 @@ def _objective(plan: EnsemblePlan, ensemble: Ensemble, method: Method) -> Object
     def loss(logits: Tensor, y: Tensor, smoothing: float) -> Tensor:
         return member_loss(logits, ensemble.targets(y), of=plan.of, label_smoothing=smoothing)
 
-    penalty = None
-    if plan.members > 1 and plan.strength > 0 and method.tau is not None:
-        penalty = partial(diversity_loss, tau=method.tau, strength=plan.strength, form=plan.form)
+    penalty, strength = None, plan.strength or 0.0
+    if plan.members > 1 and strength > 0 and method.tau is not None:
+        penalty = partial(diversity_loss, tau=method.tau, strength=strength, form=plan.form)
     return Objective(loss, penalty, plan.members if plan.protocol == "split" else 1)
 
 

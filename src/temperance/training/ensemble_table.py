@@ -19,6 +19,7 @@ from temperance.evaluation.compare import BETTER, arm_mean, paired_difference, v
 from temperance.evaluation.member_temperature import MemberTemperature, fit_member_temperature
 from temperance.evaluation.uncertainty import member_uncertainty, pooled_log_probs
 from temperance.records import Estimate, Report, Suggestion, Task
+from temperance.training.ensemble_cost import MethodCost, conditions_of
 from temperance.training.ensemble_plan import EnsemblePlan, Method
 from temperance.training.ensemble_runs import MethodRun
 from temperance.training.plan import Prepared
@@ -57,7 +58,10 @@ class MethodSummary:
             did not converge.
         posthoc_statuses: status of every such fit.
         held_out_nll: mean over the seeds of the NLL of the fit rows after their temperatures.
-        parameters: how many it has.
+        parameters: how many it has, all members together.
+        multiply_adds: of the prediction of one row, likewise; what is counted is in ``cost`` of the
+            comparison.
+        milliseconds_per_row: of a prediction, wall-clock, as measured under the conditions there.
         seconds: mean wall-clock time of a seed's trainings, one after the other.
         histories: curves of every training.
         reports: of every finished seed, by seed: the figures of its test rows alone.
@@ -79,6 +83,8 @@ class MethodSummary:
     posthoc_statuses: tuple[tuple[str, ...], ...] = ()
     held_out_nll: float | None = None
     parameters: int = 0
+    multiply_adds: int | None = None
+    milliseconds_per_row: float | None = None
     seconds: float = 0.0
     histories: tuple[Mapping[str, tuple[float, ...]], ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
@@ -114,6 +120,8 @@ class EnsembleComparison:
         methods: the table, the single model first.
         choice: what is shipped; None if no ensemble came to an end.
         notices: what people should know, in words.
+        cost: what was counted and what was not, and on what the predictions were timed: ``device``,
+            ``threads``, ``batch_rows``.
         version: of temperance.
     """
 
@@ -127,6 +135,7 @@ class EnsembleComparison:
     methods: tuple[MethodSummary, ...]
     choice: EnsembleChoice | None = None
     notices: tuple[str, ...] = ()
+    cost: Mapping[str, Any] = field(default_factory=dict)
     version: str = __version__
 
 
@@ -146,7 +155,7 @@ def summarize_methods(
     plan: EnsemblePlan,
     found: Mapping[str, Mapping[int, MethodRun]],
     *,
-    parameters: Mapping[str, int],
+    costs: Mapping[str, MethodCost],
 ) -> EnsembleComparison:
     """Judge every method on the test rows, and choose what is shipped by the fit rows.
 
@@ -154,7 +163,7 @@ def summarize_methods(
         prepared: what ``prepare_ensemble`` gave.
         plan: the plan.
         found: what ``run_methods`` gave.
-        parameters: of every method, by name.
+        costs: of every method, by name.
 
     Returns:
         The comparison. The shipped tau is that of the lowest mean NLL on the fit rows, among those
@@ -165,8 +174,7 @@ def summarize_methods(
         for name, runs in found.items()
     }
     methods = tuple(
-        _summary(m, found[m.name], judged, plan.training.bins, parameters[m.name])
-        for m in plan.methods
+        _summary(m, found[m.name], judged, plan.training.bins, costs[m.name]) for m in plan.methods
     )
     head = prepared.arms[0]
     return EnsembleComparison(
@@ -180,6 +188,7 @@ def summarize_methods(
         methods=methods,
         choice=_choose(methods, judged),
         notices=prepared.notices,
+        cost=conditions_of(prepared, plan),
     )
 
 
@@ -233,7 +242,7 @@ def _summary(
     runs: Mapping[int, MethodRun],
     judged: Mapping[str, Mapping[int, _Judged]],
     bins: int,
-    parameters: int,
+    cost: MethodCost,
 ) -> MethodSummary:
     ours = judged[method.name]
     summary = MethodSummary(
@@ -243,7 +252,9 @@ def _summary(
         method.tau,
         tuple(run.outcome for run in runs.values()),
         tuple(run.message for run in runs.values() if run.message),
-        parameters=parameters,
+        parameters=cost.parameters,
+        multiply_adds=cost.multiply_adds,
+        milliseconds_per_row=cost.milliseconds,
         seconds=float(np.mean([run.seconds for run in runs.values()])),
         histories=tuple(h for run in runs.values() for h in run.histories),
     )
