@@ -38,8 +38,11 @@ def test_formula(norm, bias):
             (x - x.mean(1, keepdim=True)) / (x.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
         ),
         "none": lambda: x,
+        "cosine": lambda: x,
     }[norm]()
-    expected = (z @ module.weight.T + (module.bias if bias else 0)) / 4.0
+    expected = (z @ module.weight.T + (module.bias if bias and norm != "cosine" else 0)) / 4.0
+    if norm == "cosine":
+        expected = torch.cosine_similarity(x[:, None], module.weight[None], dim=2) / 4.0
     torch.testing.assert_close(module(x), expected)
     torch.testing.assert_close(module.normalize(x), z)
 
@@ -115,7 +118,7 @@ def test_temperatures_that_are_taken(good):
     assert float(head(temperature=good).temperature) == pytest.approx(float(good))
 
 
-@pytest.mark.parametrize("norm", ["cosine", "bn", "", None, "BATCH"])
+@pytest.mark.parametrize("norm", ["Cosine", "bn", "", None, "BATCH"])
 def test_other_norms_are_refused(norm):
     with pytest.raises(InvalidInput) as error:
         head(norm)

@@ -58,13 +58,13 @@ class Shadowed(nn.Module):
         return self.fc(self.body(x))
 
 
-class Cosine(nn.Module):
+class Distance(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3, 8))
 
     def forward(self, x):
-        return F.linear(F.normalize(x), F.normalize(self.weight))
+        return -torch.cdist(x, self.weight)
 
 
 def sequence(heads):
@@ -218,7 +218,7 @@ def test_two_outputs_need_a_key():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Net(lambda s, x: s.cosine(x), cosine=Cosine()),
+        lambda: Net(lambda s, x: s.distance(x), distance=Distance()),
         lambda: Net(lambda s, x: x @ s.table, table=nn.Parameter(torch.randn(8, 3))),
         lambda: Net(
             lambda s, x: s.fc(x) @ s.table, fc=nn.Linear(8, 3), table=nn.Parameter(torch.eye(3))
@@ -402,6 +402,23 @@ def test_scripted_models_are_refused_without_a_trace_of_hooks():
 def test_what_is_no_module(model):
     with pytest.raises(InvalidInput):
         find_head(model, X)
+
+
+def test_models_of_scikit_learn_and_skorch_are_refused_kindly():
+    network = pytest.importorskip("sklearn.neural_network")
+    with pytest.raises(InvalidInput) as error:
+        find_head(network.MLPClassifier(), X)
+    assert "CalibratedModel" in error.value.fix
+    assert error.value.found == "a MLPClassifier"
+
+    class Net:
+        module_ = nn.Linear(6, 3)
+
+        def predict_proba(self, x): ...
+
+    with pytest.raises(InvalidInput) as error:
+        find_head(Net(), X)
+    assert ".module_" in error.value.fix
 
 
 def test_an_example_that_does_not_fit_says_where_it_failed():

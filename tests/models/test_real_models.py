@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from temperance.errors import InvalidInput, NotFound
-from temperance.head import fold, insert, remove
+from temperance.errors import NotFound
+from temperance.head import fold, insert, insert_all, remove
 from temperance.models import call_model, find_head, logits_of, split_batch
 
 C = 5
@@ -65,16 +65,13 @@ def test_torchvision(model, name, feature_dim, settings):
     check(net, PICTURES, name, feature_dim, train_batch=train)
 
 
-def test_torchvision_squeezenet_is_refused_whole():
+def test_torchvision_squeezenet_ends_in_a_convolution():
     models = pytest.importorskip("torchvision.models")
     net = models.squeezenet1_1(num_classes=C)
-    pictures = torch.randn(1, 3, 64, 64)
+    pictures = torch.randn(2, 3, 64, 64)
     head = find_head(net, pictures)
     assert (head.name, head.kind, head.out_features) == ("classifier.1", "conv1x1", C)
-    before = str(net)
-    with pytest.raises(InvalidInput):
-        insert(net, 2.0, example=pictures)
-    assert str(net) == before
+    check(net, pictures, "classifier.1", 512)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +101,13 @@ def test_timm_distilled():
     with pytest.raises(NotFound) as error:
         insert(net, 2.0, example=PICTURES)
     assert error.value.candidates == ("head", "head_dist")
+    plain = net.eval()(PICTURES)
+    assert list(insert_all(net, 4.0, norm="none", example=PICTURES)) == ["head", "head_dist"]
+    torch.testing.assert_close(net(PICTURES), plain / 4)
+    torch.testing.assert_close(fold(net, PICTURES)(PICTURES), plain / 4)
+    for name in ("head", "head_dist"):
+        remove(net, name=name)
+    assert torch.equal(net(PICTURES), plain)
     net.set_distilled_training(True)
     with pytest.raises(NotFound):
         logits_of(net.train()(PICTURES))

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import InvalidInput, NotFound
-from temperance.head.tempered import TemperedHead, check_norm, check_temperature
-from temperance.models.find import Head, find_head
+from temperance.head.cosine import plain_layer
+from temperance.head.temperature import LearnedTemperature, check_temperature
+from temperance.head.tempered import TemperedHead, check_norm
+from temperance.models.adapters import original_copies, refuse_adapted
+from temperance.models.find import Head, find_head, find_heads
+from temperance.models.layer import CONVS, OutputLayer, empty_like, layer_sizes
 from temperance.models.probe import (
     evaluating,
     probe_logits,
@@ -21,7 +25,7 @@ from temperance.models.probe import (
 )
 from temperance.records import Suggestion
 
-__all__ = ["HeadOptions", "insert", "remove", "tempered_heads"]
+__all__ = ["HeadOptions", "insert", "insert_all", "remove", "tempered_heads"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class HeadOptions:
         gradient_compensation: see ``TemperedHead``; off by default.
         momentum: of BatchNorm's running statistics (0.1 is PyTorch's default).
         output_key: which entry of the model's output holds the logits, see ``logits_of``.
+        learned: bounds within which T is learned in training; None for a fixed T.
     """
 
     keep_weights: bool = True
@@ -41,6 +46,7 @@ class HeadOptions:
     gradient_compensation: bool = False
     momentum: float = 0.1
     output_key: str | int | None = None
+    learned: LearnedTemperature | None = None
 
 
 def insert(
@@ -54,9 +60,10 @@ def insert(
 ) -> TemperedHead:
     """Replace a model's output layer, in place, by norm, the same layer, and division by T.
 
-    Only the final linear layer is replaced, in every place where it is registered: dropout, pooling
-    and an existing final norm in front of it stay. The old layer lives on as ``.linear``, so that
-    ``remove`` restores the model bit for bit. If anything raises, the model is untouched.
+    Only the final layer is replaced, ``nn.Linear`` or a convolution of size 1, in every place where
+    it is registered: dropout, pooling and an existing final norm in front of it stay. The old layer
+    lives on as ``.linear``, so that ``remove`` restores the model bit for bit. If anything raises,
+    the model is untouched.
 
     Build the optimizer after this call (``parameter_groups``, ``check_optimizer``). A new BatchNorm
     starts without statistics; ``set_norm_statistics`` gives it those of the training data.
@@ -64,21 +71,22 @@ def insert(
     Args:
         model: the classifier; insert before compiling, parallel wrappers and adapters.
         temperature: T, at least 0.01, or a Suggestion, which also brings its norm.
-        norm: ``batch``, ``batch-no-affine``, ``layer`` or ``none``; by default the suggestion's, or
-            ``batch``.
+        norm: ``batch``, ``batch-no-affine``, ``layer``, ``none`` or ``cosine``; by default the
+            suggestion's, or ``batch``.
         example: one batch to find the layer with, and to check afterwards that the new head makes
             the logits and gets a gradient. Recommended.
         name: dotted name of the layer, see ``find_head``.
         options: rarely changed settings.
 
     Returns:
-        The head that was installed.
+        The head that was installed; its ``.notes`` are those of ``find_head``.
 
     Raises:
         InvalidInput: if T or the norm cannot be used, or the layer cannot carry a temperature (a
-            convolution, one output, already tempered, an unknown kind of linear layer, or inside a
-            compiled part).
-        NotFound: if the layer cannot be found, see ``find_head``.
+            larger convolution, one output, already tempered, an unknown kind of linear layer, or
+            inside a compiled part or adapters of PEFT).
+        NotFound: if the layer cannot be found, see ``find_head``; for several output layers, name
+            one or use ``insert_all``.
 
     Example:
         >>> import torch
@@ -94,28 +102,60 @@ def insert(
     number, norm = _resolve(temperature, norm)
     _refuse_wrapped(model)
     found = find_head(model, example, name=name, output_key=chosen.output_key)
-    old = _replaceable(model, found)
-    refuse_compiled(model, old)
-    linear = old if chosen.keep_weights else _redrawn(model, old, chosen.seed)
-    new = TemperedHead(
-        linear,
-        number,
-        norm=norm,
-        gradient_compensation=chosen.gradient_compensation,
-        momentum=chosen.momentum,
-    )
-    replace_module(model, old, new)
-    try:
-        if example is not None:
-            _check_installed(model, new, example, chosen.output_key)
-    except BaseException:
-        replace_module(model, new, old)
-        raise
-    return new
+    ((_, head),) = _install(model, (found,), number, norm, example=example, options=chosen).items()
+    return head
 
 
-def remove(model: nn.Module, *, name: str | None = None) -> nn.Linear:
-    """Put the plain linear layer back, in place; norm and T are dropped.
+def insert_all(
+    model: nn.Module,
+    temperature: float | Suggestion,
+    *,
+    norm: str | None = None,
+    example: Any = None,
+    options: HeadOptions | None = None,
+) -> dict[str, TemperedHead]:
+    """Replace all output layers that make the logits together, as ``insert`` does with one.
+
+    For distilled models, whose logits are the mean of two heads: with the same T in both of them
+    it is that T on the logits. For most models it is ``insert``.
+
+    Args:
+        model: the classifier, as in ``insert``.
+        temperature: T or a Suggestion, the same for all.
+        norm: as in ``insert``; each head gets a norm of its own.
+        example: one batch. Without it, what the model's library declares is believed.
+        options: rarely changed settings.
+
+    Returns:
+        The heads that were installed, by the dotted name of their layer. ``fold`` takes them all,
+        ``remove`` one by name.
+
+    Raises:
+        InvalidInput: as ``insert``.
+        NotFound: if the layers cannot be found, see ``find_heads``.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from temperance.head import insert_all
+        >>> class TwoHeads(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.head, self.head_dist = nn.Linear(4, 3), nn.Linear(4, 3)
+        ...     def forward(self, x):
+        ...         return (self.head(x) + self.head_dist(x)) / 2
+        >>> list(insert_all(TwoHeads(), 4.0, example=torch.zeros(2, 4)))
+        ['head', 'head_dist']
+    """
+    chosen = options or HeadOptions()
+    number, norm = _resolve(temperature, norm)
+    _refuse_wrapped(model)
+    found = find_heads(model, example, output_key=chosen.output_key)
+    return _install(model, found, number, norm, example=example, options=chosen)
+
+
+def remove(model: nn.Module, *, name: str | None = None) -> OutputLayer:
+    """Put the plain output layer back, in place; norm and T are dropped.
 
     Directly after ``insert`` (with kept weights) this restores the model bit for bit. After
     training it leaves the trained layer without the norm and T that it was trained with: to keep
@@ -130,7 +170,8 @@ def remove(model: nn.Module, *, name: str | None = None) -> nn.Linear:
 
     Raises:
         NotFound: if there is no tempered head, or more than one and no name.
-        InvalidInput: if the model itself is the head, or is wrapped, or a part with it is compiled.
+        InvalidInput: if the model itself is the head, or is wrapped, or a part with it is compiled
+            or inside adapters of PEFT.
 
     Example:
         >>> from torch import nn
@@ -156,13 +197,19 @@ def remove(model: nn.Module, *, name: str | None = None) -> nn.Linear:
     if place == "":
         raise _no_parent("remove", "Take its .linear.")
     refuse_compiled(model, head)
-    replace_module(model, head, head.linear)
-    return head.linear
+    refuse_adapted(model, head, fix="Call merge_and_unload() first, then remove the head.")
+    layer = cast(OutputLayer, plain_layer(head.linear))
+    replace_module(model, head, layer)
+    return layer
 
 
 def tempered_heads(model: nn.Module) -> dict[str, TemperedHead]:
-    """Every TemperedHead of a model, by dotted name."""
-    return {n: m for n, m in unwrap(model).named_modules() if isinstance(m, TemperedHead)}
+    """Every TemperedHead of a model, by dotted name; not the unused originals that PEFT keeps."""
+    model = unwrap(model)
+    unused = original_copies(model)
+    return {
+        n: m for n, m in model.named_modules() if isinstance(m, TemperedHead) and m not in unused
+    }
 
 
 def shared_names(model: nn.Module, head: TemperedHead) -> tuple[str, ...]:
@@ -195,36 +242,83 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
 
 
-def _replaceable(model: nn.Module, head: Head) -> nn.Linear:
+def _install(
+    model: nn.Module,
+    found: tuple[Head, ...],
+    temperature: float,
+    norm: str,
+    *,
+    example: Any,
+    options: HeadOptions,
+) -> dict[str, TemperedHead]:
+    """Make the new heads, put them in, and look whether they work; all or nothing."""
+    olds = {head.name: _replaceable(model, head) for head in found}
+    news = {}
+    for number, head in enumerate(found):
+        old = olds[head.name]
+        linear = old if options.keep_weights else _redrawn(model, old, options.seed + number)
+        news[head.name] = TemperedHead(
+            linear,
+            temperature,
+            norm=norm,
+            gradient_compensation=options.gradient_compensation,
+            momentum=options.momentum,
+            learned=options.learned,
+        )
+        news[head.name].notes = head.notes
+    for name, old in olds.items():
+        replace_module(model, old, news[name])
+    try:
+        if example is not None:
+            for new in news.values():
+                _check_installed(model, new, example, options.output_key)
+    except BaseException:
+        for name, old in olds.items():
+            replace_module(model, news[name], old)
+        raise
+    return news
+
+
+def _replaceable(model: nn.Module, head: Head) -> OutputLayer:
     if head.kind == "tempered":
         raise _bad_head(head, "a tempered head already", "Call remove first, or set_temperature.")
-    if head.kind != "linear":
-        fix = "Convolutional heads are not supported: end the model in pooling and an nn.Linear."
-        raise _bad_head(head, f"a {type(head.module).__name__} ({head.kind})", fix)
+    refuse_adapted(model, head.module)
+    if head.kind == "cosine":
+        fix = "It has a T of its own: set 1 / T as its scale; or put an nn.Linear in its place and "
+        fix += "insert with norm='cosine'."
+        raise _bad_head(head, f"a {type(head.module).__name__} that computes cosines", fix)
+    if head.kind == "conv":
+        fix = "Only a convolution of size 1 (no stride, padding or groups) is a linear layer over "
+        fix += "channels: end the model in one, or in pooling and an nn.Linear."
+        raise _bad_head(head, f"a {type(head.module).__name__} of another size", fix)
     if head.module is model:
         raise _no_parent("insert", "Wrap it in nn.Sequential, or build TemperedHead(linear, T).")
-    linear = cast(nn.Linear, head.module)
-    if not _is_affine(linear):
+    refuse_compiled(model, head.module)
+    layer = cast(OutputLayer, head.module)
+    if not _is_affine(layer):
         fix = "Quantized and adapter layers cannot be changed: insert before wrapping."
-        raise _bad_head(head, f"a {type(linear).__name__} that computes something else", fix)
-    return linear
+        raise _bad_head(head, f"a {type(layer).__name__} that computes something else", fix)
+    return layer
 
 
-def _is_affine(linear: nn.Linear) -> bool:
+def _is_affine(layer: OutputLayer) -> bool:
     """Whether a subclass still computes x W^T + b with its .weight and .bias."""
-    if type(linear).forward is nn.Linear.forward:
+    plain = (c.forward for c in (nn.Linear, *CONVS))
+    if type(layer).forward in plain:
         return True
-    with evaluating(linear), torch.no_grad():
+    with evaluating(layer), torch.no_grad():
         try:
-            x = torch.linspace(-1, 1, 2 * linear.in_features).reshape(2, -1).to(linear.weight)
-            expected = nn.functional.linear(x, linear.weight, linear.bias)
-            torch.testing.assert_close(linear(x), expected, check_dtype=False)
+            weight = layer.weight.flatten(1)
+            x = torch.linspace(-1, 1, 2 * weight.shape[1]).reshape(2, -1).to(weight)
+            given = x.reshape(*x.shape, *(1,) * (layer.weight.ndim - 2))
+            expected = nn.functional.linear(x, weight, layer.bias)
+            torch.testing.assert_close(layer(given).flatten(1), expected, check_dtype=False)
         except (RuntimeError, TypeError, AssertionError):
             return False
     return True
 
 
-def _redrawn(model: nn.Module, old: nn.Linear, seed: int) -> nn.Linear:
+def _redrawn(model: nn.Module, old: OutputLayer, seed: int) -> OutputLayer:
     """A fresh layer like the old one, initialized as nn.Linear does it, from its own generator."""
     shared = [n for n, p in model.named_parameters(remove_duplicate=False) if p is old.weight]
     owners = {n.rpartition(".")[0] for n in shared}
@@ -235,16 +329,16 @@ def _redrawn(model: nn.Module, old: nn.Linear, seed: int) -> nn.Linear:
             found=f"weights shared under the names {', '.join(shared)}",
             fix="Keep the weights, or untie them first.",
         )
-    has_bias = old.bias is not None
-    new = torch.nn.utils.skip_init(nn.Linear, old.in_features, old.out_features, bias=has_bias)
+    new = empty_like(old, bias=old.bias is not None)
     generator = torch.Generator().manual_seed(seed)
-    bound = 1 / math.sqrt(old.in_features)  # torch.nn.Linear.reset_parameters
+    bound = 1 / math.sqrt(layer_sizes(old)[0])  # torch.nn.Linear.reset_parameters
     with torch.no_grad():
         for parameter in new.parameters():
-            parameter.uniform_(-bound, bound, generator=generator)
-    new.to(old.weight.device, old.weight.dtype).train(old.training)
-    for fresh, former in zip(new.parameters(), old.parameters(), strict=True):
-        fresh.requires_grad_(former.requires_grad)
+            drawn = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+            parameter.copy_(drawn)
+    new.train(old.training)
+    for name, fresh in new.named_parameters():  # of a parametrized layer they are computed
+        fresh.requires_grad_(getattr(old, name).requires_grad)
     return new
 
 
@@ -275,7 +369,8 @@ def _check_installed(
 
 def _bad_head(head: Head, found: str, fix: str) -> InvalidInput:
     subject = f"output layer {head.name!r}"
-    return InvalidInput(subject, expected="an nn.Linear", found=found, fix=fix)
+    expected = "an nn.Linear or a convolution of size 1"
+    return InvalidInput(subject, expected=expected, found=found, fix=fix)
 
 
 def _no_parent(verb: str, fix: str) -> InvalidInput:

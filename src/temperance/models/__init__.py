@@ -7,7 +7,8 @@ from temperance.models.checkpoints import (
 )
 from temperance.models.cost import COUNTED, NOT_COUNTED, multiply_adds
 from temperance.models.files import read_safetensors, write_safetensors
-from temperance.models.find import Head, find_head
+from temperance.models.find import Head, find_head, find_heads
+from temperance.models.load import find_state, load_checkpoint
 from temperance.models.outputs import (
     LABEL_KEYS,
     call_model,
@@ -28,6 +29,9 @@ __all__ = [
     "device_of",
     "evaluating",
     "find_head",
+    "find_heads",
+    "find_state",
+    "load_checkpoint",
     "load_state",
     "logits_of",
     "multiply_adds",

@@ -83,7 +83,7 @@ def load_state(
     A plain output layer fills the linear layer of a tempered head, whose norm and T are then
     reported as new; the other way round the checkpoint's norm and T are ignored, with a warning,
     since the model then computes something else. Two tempered heads must have the same norm, also
-    with ``allow_missing``.
+    with ``allow_missing``; a learned T and a fixed one take each other's value.
 
     Args:
         model: the model, changed in place.
@@ -123,6 +123,7 @@ def load_state(
     if not loaded or (missing and not allow_missing):
         raise _missing(missing, tuple(state), total=len(own))
     _check_shapes(loaded, values)
+    _check_temperatures(model, loaded)
     model.load_state_dict({**values, **loaded})
     _warn_dropped(dropped)
     return LoadReport(tuple(loaded), tuple(new), ignored)
@@ -161,7 +162,11 @@ def _fit_heads(
             if _at(head, part) in given:
                 given[_at(head, f"linear.{part}")] = given.pop(_at(head, part))
         expected_new |= {k for k in own if k.startswith(_at(head, "norm."))}
-        expected_new.add(_at(head, "temperature"))
+        expected_new |= {_at(head, k) for k in ("temperature", "log_temperature", "linear.eps")}
+    for head in tempered:
+        log, value = _at(head, "log_temperature"), given.get(_at(head, "temperature"))
+        if log in own and log not in given and isinstance(value, Tensor):
+            given[log] = value.double().log().reshape(1)  # a fixed T is where a learned one starts
     for key in [k for k in given if k.rpartition(".")[2] == "temperature"]:
         head = key.rpartition(".")[0]
         if _at(head, "linear.weight") not in given or _at(head, "weight") not in own:
@@ -169,7 +174,8 @@ def _fit_heads(
         for part in ("weight", "bias"):
             if _at(head, f"linear.{part}") in given:
                 given[_at(head, part)] = given.pop(_at(head, f"linear.{part}"))
-        gone = [k for k in given if k == key or k.startswith(_at(head, "norm."))]
+        extra = (key, _at(head, "log_temperature"), _at(head, "linear.eps"))
+        gone = [k for k in given if k in extra or k.startswith(_at(head, "norm."))]
         dropped += gone
         given = {k: v for k, v in given.items() if k not in gone}
     return given, expected_new, dropped
@@ -193,6 +199,8 @@ def _check_norms(heads: set[str], given: Mapping[str, Any], own: Mapping[str, st
 
 def _norm_kind(names: Mapping[str, Any], head: str) -> str:
     """The kind of norm by its names, which is all that a state dict says of it."""
+    if _at(head, "linear.eps") in names:
+        return "cosine"
     scale = _at(head, "norm.weight") in names
     if _at(head, "norm.running_mean") in names:
         return "batch" if scale else "batch-no-affine"
@@ -221,10 +229,14 @@ def _check_shapes(loaded: Mapping[str, Any], values: Mapping[str, Any]) -> None:
             fix="For another number of classes, leave the head's names out of the state dict and "
             "pass allow_missing=True.",
         )
-    for name, value in loaded.items():
-        if name.rpartition(".")[2] == "temperature" and value.ndim == 0:
-            if bool(torch.isfinite(value)) and float(value) > 0:
-                continue
+
+
+def _check_temperatures(model: nn.Module, loaded: Mapping[str, Any]) -> None:
+    """T of tempered heads; a model's own parameter of that name may be any number."""
+    for head in [n for n, m in model.named_modules() if is_tempered(m)]:
+        name = _at(head, "temperature")
+        value = loaded.get(name)
+        if value is not None and not (bool(torch.isfinite(value)) and float(value) > 0):
             raise InvalidInput(
                 name, expected="a positive T", found=str(float(value)), fix="Check the file."
             )

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from temperance.models.layer import is_layer
 from temperance.models.probe import is_tempered, registered
 
-__all__ = ["declared_names", "last_of_sequential"]
+__all__ = ["advertised_width", "declared_names", "last_of_sequential"]
 
 # Where the classifiers of a library are, in the order in which they are looked up.
 _DECLARED = {
@@ -48,7 +49,7 @@ def _has_tensors(module: nn.Module) -> bool:
 
 
 def declared_names(model: nn.Module) -> tuple[str, ...]:
-    """Names that the model's library declares, as far as they exist and are linear."""
+    """Names that the model's library declares, as far as they exist and are output layers."""
     config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
     names: Any = config.get("classifier") if isinstance(config, Mapping) else None
     if names:
@@ -61,11 +62,25 @@ def declared_names(model: nn.Module) -> tuple[str, ...]:
     return ()
 
 
+def advertised_width(model: nn.Module) -> tuple[str, int | None]:
+    """Name and value of the number of features that a model states, if it states one.
+
+    ``num_features`` of timm's models (which may be that of the features before a last hidden
+    layer), ``config.hidden_size`` of transformers.
+    """
+    config = getattr(model, "config", None)
+    for name, owner in (("num_features", model), ("hidden_size", config)):
+        value: Any = getattr(owner, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return name if owner is model else f"config.{name}", value
+    return "", None
+
+
 def _linear_at(model: nn.Module, name: str) -> str | None:
     """The name, or that of the last layer of a Sequential there, if it is linear."""
     module = registered(model, name)
     if isinstance(module, nn.Sequential):
         inner = last_of_sequential(module)
         return None if inner is None else _linear_at(model, f"{name}.{inner}")
-    linear = module is not None and (isinstance(module, nn.Linear) or is_tempered(module))
+    linear = module is not None and (is_layer(module) or is_tempered(module))
     return name if linear else None

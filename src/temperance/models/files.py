@@ -35,7 +35,12 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
     path = Path(path)
     if not path.is_file():
-        raise NotFound(str(path), found="no such file", fix="Check the path.")
+        folder = path.is_dir()
+        raise NotFound(
+            str(path),
+            found="a folder, not a file" if folder else "no such file",
+            fix="Name the .safetensors file in it." if folder else "Check the path.",
+        )
     with path.open("rb") as file:
         start = file.read(10)
     whole = start[8:9] == b"{"  # behind the length of its header, whose first byte may be any

@@ -6,18 +6,20 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from temperance.errors import InvalidInput, NotFound, TemperanceWarning
-from temperance.models.declared import declared_names, last_of_sequential
-from temperance.models.probe import evaluating, is_tempered, probe_logits, registered, unwrap
+from temperance.models.adapters import is_adapter
+from temperance.models.cosine import cosine_facts
+from temperance.models.declared import advertised_width, declared_names, last_of_sequential
+from temperance.models.layer import is_layer, layer_kind, layer_sizes
+from temperance.models.probe import is_tempered, registered, unwrap
+from temperance.models.scale import after_layers
 from temperance.models.trace import Trace, trace_logits
 
-__all__ = ["Head", "find_head"]
+__all__ = ["Head", "find_head", "find_heads"]
 
 _SHOWN = 8  # candidates named where every linear layer is one
-_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +32,13 @@ class Head:
         module: the module.
         in_features: M, the true number of inputs of the layer, whatever the model advertises.
         out_features: number of outputs.
-        kind: ``"linear"``; ``"tempered"`` (a TemperedHead); ``"conv1x1"`` or ``"conv"``, which can
-            be found but not replaced.
+        kind: ``"linear"``; ``"conv1x1"``, a linear layer over channels; ``"tempered"`` (a
+            TemperedHead around one of them); ``"conv"``, which can be found but not replaced.
         source: who says so: ``"user"``, ``"declared"`` (timm, torchvision, transformers),
             ``"observed"`` (a probe), or ``"structure"`` (the last of nested Sequentials; not run).
         verified: whether a probe showed that this layer, and no other, feeds the logits.
+        notes: what is good to know and no reason to worry, such as an advertised number of
+            features that is not M.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Head:
     kind: str
     source: str
     verified: bool
+    notes: tuple[str, ...] = ()
 
 
 def find_head(
@@ -91,17 +96,81 @@ def find_head(
     if example is None:
         return given or _believed(model)
     trace = trace_logits(model, example, key=output_key)
-    head = _checked_name(given, trace) if given else _observed(model, trace)
-    if head.kind in ("linear", "tempered"):
+    return _one(model, trace, given, example=example, key=output_key)
+
+
+def find_heads(
+    model: nn.Module, example: Any = None, *, output_key: str | int | None = None
+) -> tuple[Head, ...]:
+    """Find all layers that make the logits together, as in distilled models with two heads.
+
+    Args:
+        model: the classifier; left exactly as it was.
+        example: one batch. Without it, what the model's library declares is believed.
+        output_key: which entry of the output holds the logits, see ``logits_of``.
+
+    Returns:
+        The heads, one for most models, in the order of the model's modules. Several are returned
+        only if the same T in all of them is that T on the logits.
+
+    Raises:
+        NotFound: as ``find_head``; or if several layers feed the logits in a way in which T in all
+            of them is not T on the logits, such as a product.
+        InvalidInput: as ``find_head``.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from temperance.models import find_heads
+        >>> class TwoHeads(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.head, self.head_dist = nn.Linear(4, 3), nn.Linear(4, 3)
+        ...     def forward(self, x):
+        ...         return (self.head(x) + self.head_dist(x)) / 2
+        >>> [head.name for head in find_heads(TwoHeads(), torch.zeros(2, 4))]
+        ['head', 'head_dist']
+    """
+    model = unwrap(model)
+    if example is None:
+        names = declared_names(model)
+        heads = {}  # a layer may be registered under several names
+        for name in names:
+            head = _by_name(model, name, source="declared")
+            heads.setdefault(head.module, head)
+        if heads:
+            return tuple(heads.values())
+        return (find_head(model),)
+    trace = trace_logits(model, example, key=output_key)
+    if len(trace.feeding) < 2 or trace.late or _adapters(model, trace):
+        return (_one(model, trace, None, example=example, key=output_key),)
+    declared = declared_names(model)
+    found = [
+        _by_name(model, n, source="declared" if n in declared else "observed")
+        for n in trace.feeding
+    ]
+    for head in found:
         _check_width(head, trace.logits)
-        _warn_if_scaled(model, head, example, output_key)
-    return head
+    if after_layers(model, [h.module for h in found], example, key=output_key):
+        raise _not_together(trace)
+    return tuple(replace(head, verified=True) for head in found)
 
 
 # ------------------------------------------------------------------ with a probe
+def _one(
+    model: nn.Module, trace: Trace, given: Head | None, *, example: Any, key: str | int | None
+) -> Head:
+    """The one layer that a run shows, or that is named and the run agrees with."""
+    head = _checked_name(given, trace) if given else _observed(model, trace)
+    if head.kind != "conv":
+        _check_width(head, trace.logits)
+        _warn_if_scaled(model, head, example, key)
+    return head
+
+
 def _observed(model: nn.Module, trace: Trace) -> Head:
     """The one layer that feeds the logits; a declaration is compared with it."""
-    _require_one(trace)
+    _require_one(model, trace)
     head = _by_name(model, trace.feeding[0], source="observed")
     declared = declared_names(model)
     if head.name in declared:
@@ -116,16 +185,16 @@ def _observed(model: nn.Module, trace: Trace) -> Head:
     return replace(head, verified=True)
 
 
-def _require_one(trace: Trace) -> None:
+def _require_one(model: nn.Module, trace: Trace) -> None:
     if len(trace.feeding) > 1:
-        wrapped = any("lora_" in n or ".base_layer" in n for n in trace.feeding)
         raise NotFound(
             "output layer",
             found=f"{len(trace.feeding)} layers feed the logits together",
             candidates=trace.feeding,
-            fix="Insert the head before wrapping the model in adapters."
-            if wrapped
-            else "Name the one you mean with name=.",
+            fix="Insert the head before wrapping the model in adapters, and keep its layer out of "
+            "their target modules (modules_to_save trains and saves it whole)."
+            if _adapters(model, trace)
+            else "Name the one you mean with name=; insert_all and find_heads take them all.",
         )
     if not trace.feeding or trace.late:
         late = f"the parameter {trace.late[0]} acts last" if trace.late else "no layer feeds them"
@@ -161,40 +230,35 @@ def _check_width(head: Head, logits: Tensor) -> None:
     )
 
 
+def _adapters(model: nn.Module, trace: Trace) -> bool:
+    """Whether what feeds the logits are the parts of an adapter, around one layer."""
+    parents = (registered(model, n.rpartition(".")[0]) for n in trace.feeding)
+    inside = any(m is not None and is_adapter(m) for m in parents)
+    return inside or any(".lora_" in n or ".base_layer" in n for n in trace.feeding)
+
+
+def _not_together(trace: Trace) -> NotFound:
+    return NotFound(
+        "output layers",
+        found=f"{len(trace.feeding)} layers feed the logits, and a temperature in all of them is "
+        "not that temperature on the logits",
+        candidates=trace.feeding,
+        fix="Name the one you mean with name=, or let the model add or average its heads.",
+    )
+
+
 def _warn_if_scaled(model: nn.Module, head: Head, example: Any, key: str | int | None) -> None:
-    """Halve the layer's output: a T in the layer must act as the same T on the logits."""
-    full = _logits(model, example, key)
-    handle = head.module.register_forward_hook(lambda _m, _a, out: out / 2)
-    try:
-        half = _logits(model, example, key)
-    finally:
-        handle.remove()
-    if not (torch.isfinite(full).all() and torch.isfinite(half).all()):
+    """A T in the layer must act as the same T on the logits."""
+    after = after_layers(model, [head.module], example, key=key)
+    if not after:
         return
-    rounding = 16 * torch.finfo(full.dtype).eps * max(1.0, float(full.abs().max()))
-    allowed = max(1e-4, rounding)
-    full, half = full.double(), half.double()
-    sums = full.sum(-1)
-    probs = bool((full >= 0).all()) and bool(((sums - 1).abs() <= allowed).all())
-    roots = full.clamp(min=0).sqrt()  # the softmax of z / 2 is the root of that of z, normalized
-    if probs and _close(half, roots / roots.sum(-1, keepdim=True), allowed):
+    if after == "softmax":
         text = "the model returns probabilities (a softmax follows the output layer); a loss or a "
         text += "metric that wants logits would apply the softmax twice."
-    elif not _close(half.softmax(-1), (full / 2).softmax(-1), allowed):
+    else:
         text = f"what follows the output layer {head.name!r} is not free of scale: a temperature "
         text += "in the layer is not the same as that temperature on the model's logits."
-    else:
-        return
     warnings.warn(text, TemperanceWarning, stacklevel=4)
-
-
-def _logits(model: nn.Module, example: Any, key: str | int | None) -> Tensor:
-    with evaluating(model), torch.no_grad():  # the same random numbers in every call
-        return probe_logits(model, example, key=key)
-
-
-def _close(a: Tensor, b: Tensor, allowed: float) -> bool:
-    return bool(((a - b).abs() <= allowed).all())
 
 
 # ------------------------------------------------------------------ without a probe
@@ -229,7 +293,7 @@ def _heads(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _by_name(model: nn.Module, name: str, *, source: str) -> Head:
-    module = registered(model, name)
+    module = registered(model, name) if isinstance(name, str) else None
     if module is None:
         raise NotFound(
             f"module {name!r}",
@@ -237,9 +301,9 @@ def _by_name(model: nn.Module, name: str, *, source: str) -> Head:
             candidates=[n for n, _ in _heads(model)][-_SHOWN:],
             fix="Take a name from model.named_modules().",
         )
-    if isinstance(module, nn.Linear) or is_tempered(module):
-        kind = "tempered" if is_tempered(module) else "linear"
-        m, c = int(cast(Any, module).in_features), int(cast(Any, module).out_features)
+    if is_layer(module) or is_tempered(module):
+        tempered = is_tempered(module)
+        m, c = layer_sizes(module)
         if m < 1:
             raise InvalidInput(
                 f"layer {name!r}",
@@ -247,13 +311,39 @@ def _by_name(model: nn.Module, name: str, *, source: str) -> Head:
                 found="a lazy layer",
                 fix="Run one batch through the model first.",
             )
-        return Head(name, module, m, c, kind, source, verified=False)
-    if isinstance(module, _CONVS):
-        kind = "conv1x1" if set(module.kernel_size) == {1} else "conv"
-        return Head(name, module, module.in_channels, module.out_channels, kind, source, False)
+        kind = "tempered" if tempered else layer_kind(cast(Any, module))
+        if kind == "linear" and type(module).forward is not nn.Linear.forward:
+            cosine = _cosine(module, name, source)
+            if cosine is not None:
+                return cosine
+        notes = _notes(model, m)
+        return Head(name, module, m, c, kind, source, verified=False, notes=notes)
+    cosine = _cosine(module, name, source)
+    if cosine is not None:
+        return cosine
     raise NotFound(
         f"output layer {name!r}",
         found=f"it is a {type(module).__name__}, not an nn.Linear",
         candidates=[n for n, _ in _heads(model)][-_SHOWN:],
-        fix="Only nn.Linear output layers can carry a temperature; name that layer itself.",
+        fix="Only nn.Linear and convolutions of size 1 can carry a temperature; name that layer "
+        "itself.",
     )
+
+
+def _cosine(module: nn.Module, name: str, source: str) -> Head | None:
+    """A layer that computes scaled cosines, whatever its class."""
+    facts = cosine_facts(module)
+    if facts is None:
+        return None
+    scale = f"its logits are {facts.scale:.4g} * cosine, which is T = {1 / facts.scale:.4g}."
+    m, c = facts.in_features, facts.out_features
+    return Head(name, module, m, c, "cosine", source, verified=False, notes=(scale,))
+
+
+def _notes(model: nn.Module, in_features: int) -> tuple[str, ...]:
+    """A number of features that the model states and the layer does not have."""
+    name, width = advertised_width(model)
+    if width in (None, in_features):
+        return ()
+    text = f"the model advertises {name} = {width}; its output layer takes M = {in_features}"
+    return (f"{text}, which is used.",)

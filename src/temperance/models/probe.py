@@ -51,16 +51,23 @@ def registered(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def refuse_compiled(model: nn.Module, layer: nn.Module) -> None:
-    """Raise InvalidInput for a layer in a compiled part, which may go on calling the old one."""
+    """Raise InvalidInput for a layer in a part that goes on with the old one.
+
+    A compiled part may go on calling it; DistributedDataParallel goes on averaging the gradients of
+    the parameters that it was built with.
+    """
     for name, wrapper in model.named_modules():
         compiled = isinstance(wrapper, torch._dynamo.OptimizedModule)
-        if compiled and any(inner is layer for inner in wrapper.modules()):
+        parallel = isinstance(wrapper, nn.parallel.DistributedDataParallel)
+        if (compiled or parallel) and any(inner is layer for inner in wrapper.modules()):
+            plain, verb = ("_orig_mod", "compile") if compiled else ("module", "wrap it")
+            kind = "torch.compile" if compiled else "DistributedDataParallel"
             raise InvalidInput(
                 "output layer",
-                expected="a layer outside of compiled parts",
-                found=f"one inside {name!r}, a result of torch.compile",
-                fix="Put the plain module (its ._orig_mod) back there, change the head, then "
-                "compile.",
+                expected="a layer outside of compiled parts and parallel wrappers",
+                found=f"one inside {name!r}, a result of {kind}",
+                fix=f"Put the plain module (its .{plain}) back there, change the head, then "
+                f"{verb}.",
             )
 
 
@@ -81,8 +88,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards modes, buffers and random state are as they were.
 
     Modes are set module by module, not with ``eval()``, which some models override. Compiled parts
-    run uncompiled, since a compiled graph would not see hooks. Copies stand in for tensors that
-    were made under ``torch.inference_mode``, which have no gradients and no versions.
+    run uncompiled, since a compiled graph would not see hooks. DistributedDataParallel hands no
+    buffers around, so that one process may run alone. Copies stand in for tensors that were made
+    under ``torch.inference_mode``, which have no gradients and no versions.
 
     Args:
         model: any module.
@@ -103,13 +111,19 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
         for name, b in m._buffers.items()
         if b is not None
     ]
+    parallel = [m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
+    waiting = [(m, m.require_forward_param_sync) for m in parallel]
     indices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(indices)), torch.compiler.set_stance("force_eager"):
         try:
             for module, _ in modes:
                 module.training = False
+            for wrapper, _ in waiting:
+                wrapper.require_forward_param_sync = False
             yield
         finally:
+            for wrapper, waits in waiting:
+                wrapper.require_forward_param_sync = waits
             for module, mode in modes:
                 module.training = mode
             with torch.no_grad():
@@ -152,10 +166,31 @@ def probe_logits(model: nn.Module, example: Any, *, key: str | int | None = None
     except Exception as error:
         error.add_note(f"raised by {type(model).__name__} on the example batch")
         raise
-    return logits_of(output, key=key)
+    logits = logits_of(output, key=key)
+    if not logits.numel():
+        raise InvalidInput(
+            "example",
+            expected="a batch of one row or more",
+            found=f"logits of shape {list(logits.shape)}",
+            fix="Take one batch of the data.",
+        )
+    return logits
 
 
 def _check_module(model: Any) -> None:
     if not isinstance(model, nn.Module):
         found = f"a {type(model).__name__}"
-        raise InvalidInput("model", expected="an nn.Module", found=found, fix="Pass the model.")
+        raise InvalidInput("model", expected="an nn.Module", found=found, fix=_fix_for(model))
+
+
+def _fix_for(model: Any) -> str:
+    """What to do with something that is no torch module, but perhaps holds or resembles one."""
+    if isinstance(getattr(model, "module_", None), nn.Module):  # skorch
+        return "Pass its .module_, the torch model inside."
+    if hasattr(model, "predict_proba") or hasattr(model, "decision_function"):
+        return (
+            "A scikit-learn model has no output layer that could be trained at another "
+            "temperature: scale its predictions afterwards "
+            "(temperance.integrations.sklearn.CalibratedModel), or build the network in torch."
+        )
+    return "Pass the model."

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from temperance.errors import InvalidInput
+from temperance.models.layer import is_layer
 from temperance.models.probe import evaluating, is_tempered, probe_logits
 
 __all__ = ["Trace", "trace_logits"]
@@ -94,8 +95,8 @@ def _weighted_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             p.ndim >= 2 for p in module.parameters(recurse=False)
         ):
             yield name, module
-        elif hasattr(module, "parametrizations") and isinstance(module, nn.Linear):
-            inside.update(module.modules())  # weight_norm and the like: still one linear layer
+        elif hasattr(module, "parametrizations") and is_layer(module):
+            inside.update(module.modules())  # weight_norm and the like: still one layer
             yield name, module
 
 

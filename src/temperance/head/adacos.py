@@ -1,0 +1,158 @@
+"""AdaCos with a running scale: the T of a cosine head follows the angles of each training batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InvalidInput
+from temperance.head.cosine import CosineLinear
+from temperance.head.temperature import MIN_TEMPERATURE, scale_gradient
+from temperance.head.tempered import TemperedHead
+
+__all__ = ["SCALE_BOUNDS", "adacos_scale", "adapt_scale"]
+
+SCALE_BOUNDS = (0.1, 1 / MIN_TEMPERATURE)
+"""Where the running scale is kept. The paper has no bounds; its formula falls below 0 where the
+angles to the other classes are wide and the scale was large."""
+
+
+def adacos_scale(cosines: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    """Give the scale of the next step from the angles of a batch.
+
+    ``s' = log(B_avg) / cos(min(pi / 4, theta_med))``, where ``B_avg`` is the mean over the rows of
+    ``sum over the other classes j of exp(s cos_j)``, and ``theta_med`` the median angle between the
+    rows and their own class. The paper starts at ``s = sqrt(2) ln(C - 1)``.
+
+    Args:
+        cosines: ``[n, C]``, between -1 and 1.
+        targets: class ids, ``[n]``.
+        scale: ``s`` of the step before.
+
+    Returns:
+        ``s'``, a scalar in float64, not bounded; of an even number of rows, the median is the mean
+        of the middle two.
+
+    Example:
+        >>> import math, torch
+        >>> from temperance.head import adacos_scale
+        >>> cosines = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.8, -0.1]])
+        >>> round(float(adacos_scale(cosines, torch.tensor([0, 1]), math.sqrt(2) * math.log(2))), 4)
+        0.8442
+
+    Reference:
+        X. Zhang et al., "AdaCos: adaptively scaling cosine logits for effectively learning deep
+        face representations", CVPR 2019, arXiv 1905.00292, section 4.3.
+    """
+    wide = cosines.detach().double().clamp(-1, 1)
+    own = targets.reshape(-1, 1)
+    others = (wide * torch.as_tensor(scale, dtype=wide.dtype, device=wide.device)).scatter(
+        1, own, -math.inf
+    )
+    log_b = others.flatten().logsumexp(0) - math.log(len(wide))
+    median = wide.gather(1, own).acos().quantile(0.5)
+    return log_b / median.clamp(max=math.pi / 4).cos()
+
+
+def adapt_scale(
+    head: TemperedHead, logits: Tensor, targets: Tensor, *, ignore_index: int = -100
+) -> Tensor:
+    """Set the T of a cosine head from a training batch, and give the batch's logits at that T.
+
+    One line between the model and the loss::
+
+        logits = adapt_scale(head, model(x), y)
+        loss = cross_entropy(logits, y)
+
+    In evaluation mode T stays and the logits come back as they are, so that the same function of
+    model, batch and labels can serve training and validation. T is the head's buffer: it is saved
+    with the weights and logged by ``temperatures``. Under DistributedDataParallel each process
+    measures its own rows, and the first one's T goes to all with the next forward pass.
+
+    Args:
+        head: a TemperedHead with ``norm="cosine"`` and a fixed T, started at
+            ``1 / (sqrt(2) ln(C - 1))`` (the rule ``adacos``).
+        logits: what the model gave for the batch with the head's T, ``[..., C]``.
+        targets: class ids, ``[...]``.
+        ignore_index: rows with this target are left out of the measurement.
+
+    Returns:
+        The logits at the new T; the gradient flows through them, not through T.
+
+    Raises:
+        InvalidInput: if the head is no cosine head, its T is learned, there are two classes (the
+            formula is undefined there), shapes differ, or a class id is out of range.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from temperance.head import adapt_scale, insert
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> head = insert(model, 1.02, norm="cosine")
+        >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> before = model(x)
+        >>> logits = adapt_scale(head, before, y)
+        >>> torch.testing.assert_close(logits * head.temperature, before * 1.02)
+
+    Reference:
+        arXiv 1905.00292, as ``adacos_scale``. T is kept within 1 / ``SCALE_BOUNDS``.
+    """
+    _check_head(head)
+    if not head.training:
+        return logits
+    rows, own = _checked(logits, targets, ignore_index)
+    if not len(rows):
+        return logits
+    before = head.temperature.detach().clone()
+    with torch.no_grad():
+        scale = adacos_scale(rows.double() * before, own, 1 / before.double())
+        scale = torch.where(torch.isfinite(scale), scale.clamp(*SCALE_BOUNDS), 1 / before.double())
+        head.temperature.copy_(1 / scale)
+        ratio = (before.double() * scale).to(logits.dtype)
+    if head.gradient_compensation:  # it was made for the T before
+        logits = scale_gradient(logits, 1 / ratio)
+    return logits * ratio
+
+
+def _check_head(head: Any) -> None:
+    cosine = isinstance(head, TemperedHead) and isinstance(head.linear, CosineLinear)
+    found = (
+        f"a {type(head).__name__}" if not isinstance(head, TemperedHead)
+        else f"norm={head.norm_kind!r}" if not cosine
+        else "a learned T" if head.learned is not None
+        else "two classes, for which its formula is undefined" if head.out_features == 2
+        else None
+    )  # fmt: skip
+    if found is not None:
+        raise InvalidInput(
+            "head for AdaCos",
+            expected="a TemperedHead with norm='cosine', a fixed T and three classes or more",
+            found=found,
+            fix="Pass what insert(model, T, norm='cosine') returned.",
+        )
+
+
+def _checked(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Rows and their class ids, without the ignored ones."""
+    if targets.shape != logits.shape[:-1] or targets.is_floating_point():
+        raise InvalidInput(
+            "targets",
+            expected=f"class ids of shape {list(logits.shape[:-1])}",
+            found=f"{targets.dtype} of shape {list(targets.shape)}",
+            fix="Give one class id for each row of logits.",
+        )
+    rows, own = logits.detach().reshape(-1, logits.shape[-1]), targets.reshape(-1).long()
+    kept = own != ignore_index
+    rows, own = rows[kept], own[kept]
+    bad = (own < 0) | (own >= rows.shape[1])
+    if bool(bad.any()):
+        raise InvalidInput(
+            "targets",
+            expected=f"class ids from 0 to {rows.shape[1] - 1}",
+            found=str(int(own[bad][0])),
+            fix="Map labels to ids, or pass ignore_index for those to leave out.",
+        )
+    return rows, own
