@@ -38,7 +38,11 @@ def train(
     ] = None,
     arm: Annotated[
         list[str] | None,
-        typer.Option(help="NORM[:T=VALUE][:smoothing=VALUE], repeatable; NORM: plain, bn, ln."),
+        typer.Option(
+            help="NORM[:T=VALUE][:smoothing=VALUE], repeatable. NORM: plain, bn, ln, cosine. "
+            "T: 4, sqrt, suggested, learned, 4..1 (a ramp); cosine heads also s=adacos, "
+            "s=adacos-dynamic, s=16."
+        ),
     ] = None,
     rule: Annotated[str | None, typer.Option(help="Rule that T=suggested follows.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 20,

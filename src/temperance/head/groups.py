@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from temperance.errors import InvalidInput, NotFound
+from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.head.surgery import tempered_heads
+from temperance.head.tempered import TemperedHead
+from temperance.models.adapters import saved_by_adapters
 from temperance.models.probe import unwrap
 
 __all__ = ["check_optimizer", "parameter_groups"]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, *, temperature_lr: float | None = None
+) -> list[dict[str, Any]]:
     """Split the trainable parameters for an optimizer: decay weights, nothing else.
 
     No decay for parameters of normalization layers (any module whose class name contains "norm"),
@@ -26,13 +31,16 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Args:
         model: the model, after ``insert``.
         weight_decay: the decay of the weights, 0 or more.
+        temperature_lr: learning rate of learned temperatures; None for that of the optimizer.
 
     Returns:
-        One or two groups for any torch optimizer: with decay, then without. Together they hold
-        every parameter that requires a gradient exactly once.
+        One to three groups for any torch optimizer: with decay, then without, then the learned
+        temperatures if they have a rate of their own. Together they hold every parameter that
+        requires a gradient exactly once.
 
     Raises:
-        InvalidInput: if the decay is negative or not finite, or nothing is trainable.
+        InvalidInput: if the decay is negative or not finite, nothing is trainable, or there is a
+            ``temperature_lr`` that is not above 0, or no learned temperature for it.
 
     Example:
         >>> from torch import nn, optim
@@ -65,6 +73,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         {"params": [p for p, wanted in decay.items() if wanted], "weight_decay": weight_decay},
         {"params": [p for p, wanted in decay.items() if not wanted], "weight_decay": 0.0},
     ]
+    if temperature_lr is not None:
+        groups = _apart(groups, _learned(model), temperature_lr)
     return [g for g in groups if g["params"]]
 
 
@@ -72,14 +82,15 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
     """Check that an optimizer holds every trainable parameter of the tempered heads.
 
     An optimizer that was built before ``insert`` trains parameters that are no longer, or not all,
-    in the model, and says nothing.
+    in the model, and says nothing. A head inside adapters of PEFT that neither train nor save it
+    (it is not in ``modules_to_save``) gives a warning.
 
     Args:
         optimizer: the optimizer of the training.
         model: the model, after ``insert``.
 
     Raises:
-        InvalidInput: if parameters are missing; they are named.
+        InvalidInput: if parameters are missing, which are named; or if it decays a learned T.
         NotFound: if the model has no tempered head.
 
     Example:
@@ -111,6 +122,54 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
             found=f"{len(missing)} missing: {', '.join(missing)}",
             fix="Build the optimizer after insert, or add them with add_param_group.",
         )
+    learned = _learned(model)
+    decayed = [
+        group["weight_decay"]
+        for group in optimizer.param_groups
+        if group.get("weight_decay") and learned.intersection(group["params"])
+    ]
+    if decayed:
+        raise InvalidInput(
+            "optimizer",
+            expected="no weight decay on a learned temperature",
+            found=f"{decayed[0]:g}, which pulls T towards 1",
+            fix="Build it over parameter_groups(model, weight_decay).",
+        )
+    _warn_unsaved(unwrap(model), heads)
+
+
+def _warn_unsaved(model: nn.Module, heads: dict[str, TemperedHead]) -> None:
+    unsaved = [name for name, head in heads.items() if not saved_by_adapters(model, head)]
+    if unsaved:
+        warnings.warn(
+            f"the head {unsaved[0]!r} is inside adapters of PEFT that neither train nor save it: "
+            "its norm and T would be missing in their file. Put the layer's name into "
+            "modules_to_save.",
+            TemperanceWarning,
+            stacklevel=3,
+        )
+
+
+def _learned(model: nn.Module) -> set[nn.Parameter]:
+    logs = (head.log_temperature for head in tempered_heads(model).values())
+    return {log for log in logs if log is not None and log.requires_grad}
+
+
+def _apart(
+    groups: list[dict[str, Any]], learned: set[nn.Parameter], lr: Any
+) -> list[dict[str, Any]]:
+    """The learned temperatures as a group of their own, with their rate."""
+    real = isinstance(lr, numbers.Real) and not isinstance(lr, bool)
+    if not learned or not real or not 0 < float(lr) < float("inf"):
+        raise InvalidInput(
+            "temperature_lr",
+            expected="a finite number above 0, and a model with a learned temperature",
+            found=repr(lr) if learned else "no learned temperature",
+            fix="Insert with HeadOptions(learned=LearnedTemperature()), or leave it out.",
+        )
+    rest = [{**g, "params": [p for p in g["params"] if p not in learned]} for g in groups]
+    ordered = [p for g in groups for p in g["params"] if p in learned]
+    return [*rest, {"params": ordered, "weight_decay": 0.0, "lr": float(lr)}]
 
 
 def _check_decay(value: Any) -> None:

@@ -11,6 +11,7 @@ from temperance.models import find_head, read_safetensors
 from temperance.records import dumps
 from temperance.training.arms import Arm
 from temperance.training.bundle import load_bundle, save_bundle
+from temperance.training.moving import stored_temperature
 from temperance.training.output_folder import check_plan, keep_plan, only_one, tidy
 from temperance.training.page import write_page
 from temperance.training.plan import Plan, Prepared, Progress
@@ -81,8 +82,9 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
     model = new_model(prepared, arm, seed=choice.seed).cpu()
     model.load_state_dict(read_safetensors(path))
     model.eval()
+    temperature = stored_temperature(model)
     example = prepared.preprocess.apply(select(prepared.data, prepared.splits.fit).x[:8])
-    foldable = arm.norm != "layer"
+    foldable = arm.folds
     error = None
     if foldable:
         model = fold(model, example)
@@ -103,7 +105,8 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
             "class_map": prepared.data.class_map.to_dict(),
             "preprocess": prepared.preprocess.to_dict(),
             "temperature": {
-                "value": arm.temperature,
+                "value": temperature,
+                "training": arm.moves or "fixed",
                 "unit": "divides the logits",
                 "norm": arm.norm,
                 "folded": foldable,

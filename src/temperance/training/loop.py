@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from temperance.ensemble import disagreement
 from temperance.errors import InvalidInput
-from temperance.head import check_optimizer, parameter_groups, tempered_heads
+from temperance.head import check_optimizer, parameter_groups, temperatures, tempered_heads
 from temperance.models.outputs import logits_of
 from temperance.training.preprocess import Preprocess, augment
 
@@ -148,11 +148,16 @@ class Objective:
         penalty: gives what is added to the loss, from the model; None for nothing.
         multiple: the rows of every step are a multiple of it, as where members share out a batch;
             what is left of an epoch is left out.
+        on_step: called before every step with the model, the number of the step from 0, and how
+            many there are in all; sets a T that follows a schedule.
+        moves: whether T moves, so that the history has the T after every epoch.
     """
 
     loss: Callable[[Tensor, Tensor, float], Tensor] = _cross_entropy
     penalty: Callable[[nn.Module], Tensor] | None = None
     multiple: int = 1
+    on_step: Callable[[nn.Module, int, int], None] | None = None
+    moves: bool = False
 
 
 @dataclass
@@ -166,7 +171,8 @@ class Training:
         epoch: epochs that are done.
         history: per-epoch curves by name: ``train_loss`` (nats, with smoothing), ``held_out_nll``
             (nats), ``held_out_accuracy`` (share); with a penalty ``penalty``, of an ensemble
-            ``held_out_disagreement`` (share of the rows, mean over pairs of members).
+            ``held_out_disagreement`` (share of the rows, mean over pairs of members); where T
+            moves ``temperature``, that of the last step.
         diverged: why the run ended early, or an empty text.
         objective: what is minimized.
     """
@@ -264,6 +270,8 @@ def train(
     """
     while training.epoch < budget.epochs and not training.diverged:
         row = _epoch(training, rows, budget, smoothing)
+        if training.objective.moves:
+            row["temperature"] = next(iter(temperatures(training.model).values()))
         row |= _judge(training.model, held_out)
         if not math.isfinite(row["train_loss"]) or not math.isfinite(row["held_out_nll"]):
             training.diverged = f"the loss was {row['train_loss']} in epoch {training.epoch + 1}"
@@ -317,7 +325,10 @@ def _epoch(training: Training, rows: Batches, budget: Budget, smoothing: float) 
     with torch.random.fork_rng(devices=devices):  # dropout draws from torch's global state
         torch.manual_seed(mixed_seed("dropout", training.seed, training.epoch))
         for step, index in enumerate(steps):
-            _set_lr(optimizer, budget, training.epoch * len(steps) + step, len(steps))
+            number = training.epoch * len(steps) + step
+            _set_lr(optimizer, budget, number, len(steps))
+            if objective.on_step is not None:
+                objective.on_step(model, number, budget.epochs * len(steps))
             x, y = rows.batch(index)
             if budget.augment != "none":
                 x = augment(x, generator, flip=budget.augment == "shift-flip")

@@ -8,6 +8,7 @@ from typing import Any
 
 from temperance.evaluation import html, plots
 from temperance.evaluation.prepare import (
+    CURVES,
     prepare_eigenvalues,
     prepare_forest,
     prepare_learning_curves,
@@ -26,6 +27,7 @@ _SHOWN = (
     ("nll", "NLL", 4),
     ("nll_posthoc", "NLL after", 4),
 )
+_MOVING = {"temperature": "Training T, where it moves"}
 _FOREST = ("accuracy", "nll", "nll_posthoc")
 
 
@@ -66,7 +68,9 @@ def render_plots(comparison: Comparison) -> dict[str, bytes]:
     if reports:
         figures["reliability"] = plots.plot_reliability(prepare_reliability(reports))
     histories = _histories(comparison)
-    figures["learning_curves"] = plots.plot_learning_curves(prepare_learning_curves(histories))
+    figures["learning_curves"] = plots.plot_learning_curves(
+        prepare_learning_curves(histories, curves={**CURVES, **_MOVING})
+    )
     return {name: plots.png_bytes(figure) for name, figure in figures.items()}
 
 

@@ -98,7 +98,8 @@ def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ..
         )
     arms = [parse_arm(t, feature_dim=feature_dim, suggestion=suggestion) for t in plan.arms]
     for arm in arms:
-        check_temperature(arm.temperature)
+        for value in (arm.temperature, arm.temperature if arm.end is None else arm.end):
+            check_temperature(value)
     names = [arm.name for arm in arms]
     if len(set(names)) < len(names) or not names:
         raise InvalidInput(

@@ -20,12 +20,13 @@ from torch import nn
 
 from temperance.evaluation import EvaluateOptions, evaluate, fit_temperature
 from temperance.files import write_bytes
-from temperance.head import insert
+from temperance.head import HeadOptions, insert
 from temperance.models import read_safetensors
 from temperance.records import Run, dumps, loads
 from temperance.training import loop, state
 from temperance.training.arms import Arm
 from temperance.training.loop import Batches
+from temperance.training.moving import bounds_of, objective_of
 from temperance.training.plan import Prepared, Progress, Scored
 from temperance.training.prepare import new_net
 from temperance.training.splits import Rows, select
@@ -100,7 +101,8 @@ def new_model(prepared: Prepared, arm: Arm, *, seed: int) -> nn.Module:
     """Build the model of one run: the net of the seed, with the arm's head."""
     net = new_net(prepared.plan, prepared.data, seed=seed).module
     example = prepared.preprocess.apply(select(prepared.data, prepared.splits.train).x[:2])
-    insert(net, arm.temperature, norm=arm.norm, example=example)
+    options = HeadOptions(learned=bounds_of(arm))
+    insert(net, arm.temperature, norm=arm.norm, example=example, options=options)
     return net.to(prepared.plan.device)
 
 
@@ -118,7 +120,8 @@ def run_one(
     """
     plan, begun = prepared.plan, time.monotonic()
     rows = {name: batches_of(prepared, getattr(prepared.splits, name)) for name in _SPLITS}
-    training = loop.start(new_model(prepared, arm, seed=seed), plan.budget, seed=seed)
+    model = new_model(prepared, arm, seed=seed)
+    training = loop.start(model, plan.budget, seed=seed, objective=objective_of(arm, model))
     file = out / "state" / f"{key_of(arm, seed)}.safetensors"
     if file.exists():
         state.restore(training, file)

@@ -220,7 +220,7 @@ def _summary(
 
 def _at_one(arm: Arm, prepared: Prepared) -> str | None:
     """Name of the arm that differs from this one in T only, and has T = 1."""
-    wanted = (arm.norm, 1.0, arm.smoothing)
+    wanted = (arm.norm, 1.0, arm.smoothing, "")
     return next((a.name for a in prepared.arms if a.setting == wanted), None)
 
 
@@ -238,7 +238,7 @@ def _against(
 
 def _choose(arms: Sequence[ArmSummary], done: Mapping[str, Mapping[int, _Judged]]) -> Choice | None:
     whole = [a for a in arms if a.held_out_nll is not None and set(a.outcomes) == {"done"}]
-    candidates = [a for a in whole if a.arm.norm != "layer"] or whole
+    candidates = [a for a in whole if a.arm.folds] or whole
     if not candidates:
         return None
     best = min(candidates, key=_held_out)
