@@ -164,10 +164,21 @@ def test_an_error_on_the_way_leaves_the_model_as_it_was():
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
+def test_a_convolution_of_size_1_over_one_position_is_a_linear_head():
+    model = nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 3, 1), nn.Flatten())
+    x = torch.randn(6, 4)
+    features = collect(model, [(x, [0, 1, 2, 0, 1, 2])])
+    np.testing.assert_array_equal(features.x, x.numpy())
+    many = nn.Sequential(nn.Conv1d(4, 3, 1), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    with pytest.raises(InvalidInput) as caught:  # two positions are two rows for one label
+        collect(many, [(torch.randn(3, 4, 2), [0, 1, 2])])
+    assert "rows" in caught.value.fix
+
+
 def test_a_model_without_a_linear_head():
-    batches = [(torch.randn(3, 4, 1), [0, 1, 2])]
+    batches = [(torch.randn(3, 4, 2), [0, 1, 2])]
     with pytest.raises(InvalidInput) as caught:
-        collect(nn.Sequential(nn.Conv1d(4, 3, 1), nn.Flatten()), batches)
+        collect(nn.Sequential(nn.Conv1d(4, 3, 2), nn.Flatten()), batches)
     assert "convolution" in caught.value.found
     with pytest.raises(NotFound):
         collect(nn.Flatten(), batches)

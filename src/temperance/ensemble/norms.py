@@ -99,6 +99,10 @@ def _chosen(
     if norms == "recognized":
         return known
     if norms is None:
+        if unknown and not known:
+            raise _unknown(unknown, "Put a known one in front of the output layer "
+                           "(temperance.insert(model, T, norm='batch')), and pass "
+                           "norms='recognized' to leave these shared by all members.")  # fmt: skip
         if unknown:
             raise _unknown(unknown, "Pass norms='recognized' to leave them shared by all members, "
                            "or put known ones in their place.")  # fmt: skip

@@ -92,7 +92,7 @@ def set_norm_statistics(
         >>> head.norm.running_mean
         tensor([2., 2., 2., 2.])
     """
-    max_batches = _checked_max_batches(max_batches)
+    max_batches = checked_max_batches(max_batches)
     model = unwrap(model)
     head = _only_head(model)
     norm = _batch_norm(head)
@@ -141,7 +141,7 @@ def _watching(head: TemperedHead, moments: Moments) -> Iterator[None]:
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x = args[0] if args else kwargs["input"]
-        rows = x.detach().reshape(-1, head.in_features)
+        rows = x.detach().movedim(head.feature_axis, -1).reshape(-1, head.in_features)
         _check_finite(rows, moments.batches)
         moments.add(rows)
 
@@ -266,7 +266,7 @@ def _batch_norm(head: TemperedHead) -> BatchNorm:
     )
 
 
-def _checked_max_batches(value: int | None) -> int | None:
+def checked_max_batches(value: int | None) -> int | None:
     if value is None:
         return None
     if not isinstance(value, bool) and hasattr(value, "__index__") and operator.index(value) > 0:

@@ -202,7 +202,8 @@ def _walk(
             )
         if head is None:
             head = _linear_head(find_head(model, inputs, name=name))
-        yield head, _input_of(head.module, partial(call_model, model, inputs)), labels
+        x = _input_of(head.module, partial(call_model, model, inputs))
+        yield head, _features_last(x, head.module), labels
         if progress:
             progress(seen, total)
     if not seen:
@@ -215,14 +216,25 @@ def _walk(
 
 
 def _linear_head(head: Head) -> Head:
-    if head.kind in ("linear", "tempered"):
+    if head.kind != "conv":
         return head
     raise InvalidInput(
         f"output layer {head.name}",
-        expected="a linear layer, whose input is one row of features per sample",
-        found=f"a convolution ({head.kind})",
+        expected="a linear layer, or a convolution of size 1",
+        found="a convolution of another size",
         fix="Pool the features yourself and use Features.from_arrays.",
     )
+
+
+def _features_last(x: Tensor, module: nn.Module) -> Tensor:
+    """Channels of a convolution go last; one position (after pooling) is one row."""
+    from temperance.models.layer import feature_axis
+
+    axis: int = getattr(module, "feature_axis", feature_axis(module))
+    if axis == -1:
+        return x
+    x = x.movedim(axis, -1)
+    return x.flatten(1, -2).squeeze(1) if x.ndim > 2 else x
 
 
 def _input_of(module: nn.Module, run: Callable[[], Any]) -> Tensor:
