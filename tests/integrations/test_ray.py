@@ -28,6 +28,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Ray will no longer override:FutureWarning"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def _print_stays(monkeypatch):
+    """Ray replaces ``print``: what holds the old one can no longer be pickled."""
+    monkeypatch.setenv("RAY_TQDM_PATCH_PRINT", "0")
+
+
 TEXT = """
 [fixed]
 dataset = "iris"

@@ -5,6 +5,7 @@
   fitted in a pipeline, it hands on out-of-fold logits, so that the calibrator behind it never sees
   logits of rows that the classifier was trained on.
 - ``CalibratedModel``: both behind one estimator.
+- ``TemperedClassifier``: a small net with a tempered head, trained on a table.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from sklearn.utils.validation import (
 from temperance.errors import InvalidInput
 from temperance.evaluation import fit_calibrator
 from temperance.integrations.sklearn_logits import LogitTransformer, or_default
+from temperance.integrations.sklearn_tempered import TemperedClassifier
 
-__all__ = ["CalibratedModel", "LogitTransformer", "TemperatureCalibrator"]
+__all__ = ["CalibratedModel", "LogitTransformer", "TemperatureCalibrator", "TemperedClassifier"]
 
 
 class TemperatureCalibrator(ClassifierMixin, BaseEstimator):
