@@ -7,6 +7,7 @@ from pathlib import Path
 
 VERBS = (
     *("", "suggest", "rules", "measure", "train", "ensemble", "predict"),
+    "export",
     *("calibrate", "evaluate"),
     *("sweep", "fit", "regret"),
 )

@@ -12,6 +12,7 @@ import typer
 from temperance.cli.calibrate import calibrate
 from temperance.cli.ensemble import ensemble
 from temperance.cli.evaluate import evaluate
+from temperance.cli.export import export
 from temperance.cli.fit import fit
 from temperance.cli.measure import measure
 from temperance.cli.output import print_error
@@ -70,6 +71,7 @@ app.command(epilog="Example: temperance sweep plan.toml --out runs/sweep --worke
 app.command(epilog="Example: temperance fit runs/sweep --out rule.json")(fit)
 app.command(epilog="Example: temperance regret runs/sweep --out runs/regret")(regret)
 app.command(epilog="Example: temperance predict runs/digits new.png --json")(predict)
+app.command(epilog="Example: temperance export runs/digits --format onnx --posthoc")(export)
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
