@@ -27,6 +27,7 @@ ORDER = {
             ("ensemble",),
             ("evaluation",),
             ("training",),
+            ("export",),
             ("study",),
             ("integrations",),
             ("cli",),
@@ -122,7 +123,8 @@ def test_start_up_imports_neither_torch_nor_sklearn(arguments):
 
 def test_every_module_imports_without_the_optional_packages():
     blocked = ["timm", "torchvision", "transformers", "pyarrow", "pandas", "faiss", "lightning"]
-    blocked += ["ray"]
+    blocked += ["ray", "onnx", "onnxscript", "onnxruntime", "skorch", "mlflow", "wandb"]
+    blocked += ["pytorch_lightning", "accelerate", "datasets", "peft", "tensorboard"]
     result = fresh(
         "import sys, importlib\n"
         f"blocked = {blocked!r}\n"
