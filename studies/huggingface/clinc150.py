@@ -83,7 +83,7 @@ def data_sets(folder: Path, tokenizer: Any) -> tuple[dict[str, Dataset], list[st
 
 def train(arm: str, minilm: Path, sets: dict[str, Dataset], names: list[str], work: Path) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(minilm)
-    torch.manual_seed(SEED)  # the new output layer, the same for both arms
+    torch.manual_seed(SEED)  # the new output layer, the same for all arms
     model = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=len(names))
     callback = TemperatureTrainerCallback(ARMS[arm])
     trainer = Trainer(

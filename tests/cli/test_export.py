@@ -69,6 +69,8 @@ def test_onnx_served_elsewhere_predicts_what_temperance_predicts(run, trained, i
     assert result.code == 0, result.err
     assert "largest difference" in result.out
     assert "Post-hoc T in the graph" in result.out
+    assert "[batch, 1, 8, 8]" in result.out
+    assert "[batch, 10]" in result.out
     session = ort.InferenceSession(out, providers=["CPUExecutionProvider"])
     told = session.get_modelmeta().custom_metadata_map  # all that a server needs, without us
     how = json.loads(told["temperance.preprocess"])

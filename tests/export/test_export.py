@@ -19,6 +19,8 @@ from temperance.export import (
     find_format,
     read_metadata,
 )
+from temperance.export.compare import compare
+from temperance.export.deploy import exportable
 from temperance.head import TemperedHead
 
 # torch.jit is deprecated as a whole; the tests read what they wrote.
@@ -158,6 +160,51 @@ def test_named_inputs_with_two_axes_of_any_size(tmp_path):
     torch.testing.assert_close(again(ids, torch.ones(7, 4).long()), expected)
 
 
+class Logarithm(nn.Module):
+    """Defined for positive numbers only."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.layer(x.log())
+
+
+def test_noise_that_leads_outside_of_a_model_is_left_out(rows, tmp_path):
+    report = export_torchscript(Logarithm().eval(), tmp_path / "m.pt", rows.abs() + 0.1)
+    assert report.batch_sizes == (1, 3, 8, 6)
+    assert report.max_rel_error < 1e-5
+
+
+def test_a_layer_for_every_token_has_two_free_axes(tmp_path):
+    model = nn.Sequential(nn.Embedding(20, 6), nn.Linear(6, 3)).eval()
+    options = ExportOptions(axes={0: "batch", 1: "tokens"})
+    report = export_torchscript(
+        model, tmp_path / "m.pt", torch.randint(20, (4, 9)), options=options
+    )
+    assert report.output_shape == ("batch", "tokens", 3)
+
+
+def test_an_axis_that_is_free_beside_a_batch_of_one_size(tmp_path):
+    class Last(nn.Module):
+        def forward(self, x):  # frozen by a trace, which takes 9 for a constant
+            return x[:, int(x.shape[1]) - 1 :].reshape(4, -1).repeat(1, 3)
+
+    example = torch.randn(4, 9, 2)
+    options = ExportOptions(axes={1: "tokens"})
+    with pytest.raises(InvalidInput) as error:
+        export_torchscript(Last().eval(), tmp_path / "m.pt", example, options=options)
+    assert error.value.subject == "exported graph"
+
+
+def test_an_epsilon_of_its_own_is_kept(net, rows, tmp_path):
+    model = net()
+    model[4].norm.eps = model[1].eps = 0.5
+    export_torchscript(model, tmp_path / "m.pt", rows)
+    torch.testing.assert_close(run_script(tmp_path / "m.pt", rows), model(rows))
+
+
 def test_half_precision_stays_where_the_format_has_it(net, rows, tmp_path):
     model = net().to(torch.bfloat16).eval()
     report = export_torchscript(model, tmp_path / "m.pt", rows.to(torch.bfloat16))
@@ -211,6 +258,69 @@ def test_what_cannot_be_captured_is_one_clear_error(rows, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+class SkipsMask(Text):
+    """Takes another way where nothing is padded, as some models do for speed."""
+
+    def forward(self, input_ids, attention_mask):
+        if attention_mask.all():
+            return self.head(self.table(input_ids).mean(1))
+        return super().forward(input_ids, attention_mask)["logits"]
+
+
+def test_a_way_for_rows_without_padding_is_not_frozen(tmp_path):
+    model = SkipsMask().eval()
+    model.places.zero_()
+    example = {"input_ids": torch.randint(20, (4, 9)), "attention_mask": torch.ones(4, 9).long()}
+    with pytest.raises(InvalidInput) as error:
+        export_torchscript(model, tmp_path / "m.pt", example)
+    assert error.value.subject == "exported graph"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("answer", [float("nan"), float("inf")])
+def test_a_graph_that_gives_no_numbers_is_another_function(net, rows, answer):
+    found = exportable(net(), rows, ExportOptions())
+    with pytest.raises(InvalidInput) as error:
+        compare(found, lambda tensors: torch.full((len(tensors[0]), 5), answer))
+    assert error.value.found == "NaN or infinity"
+
+
+def test_a_model_that_gives_zeros_and_a_graph_that_does_not(rows):
+    model = nn.Linear(8, 5).eval()
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    found = exportable(model, rows, ExportOptions())
+    with pytest.raises(InvalidInput):
+        compare(found, lambda tensors: torch.full((len(tensors[0]), 5), 1e-6))
+    assert compare(found, lambda tensors: torch.zeros(len(tensors[0]), 5)).max_rel_error == 0
+
+
+def test_a_model_on_an_accelerator_is_compared_as_a_copy_on_the_cpu(net, rows, monkeypatch):
+    """Convolutions round to 10 bits there by default, which no tolerance of float32 allows."""
+    model = net()
+    assert exportable(model, rows, ExportOptions()).live is model
+    monkeypatch.setattr("temperance.export.deploy.device_of", lambda _: torch.device("cuda"))
+    found = exportable(model, rows, ExportOptions())
+    assert found.live is not model
+    assert isinstance(found.live[4], TemperedHead)
+
+
+@pytest.mark.parametrize("options", [{}, {"output": "probs"}, {"posthoc": 2.0}])
+def test_probabilities_are_not_taken_for_logits(rows, tmp_path, options):
+    model = nn.Sequential(nn.Linear(8, 5), nn.Softmax(dim=1)).eval()
+    with pytest.raises(InvalidInput) as error:
+        export_torchscript(model, tmp_path / "m.pt", rows, options=ExportOptions(**options))
+    assert error.value.found == "probabilities: all rows lie in [0, 1] and sum to 1"
+
+
+def test_one_logit_has_no_softmax(rows, tmp_path):
+    model = nn.Linear(8, 1).eval()
+    with pytest.raises(InvalidInput) as error:
+        export_torchscript(model, tmp_path / "m.pt", rows, options=ExportOptions(output="probs"))
+    assert error.value.found == "one logit, whose softmax is 1"
+    assert export_torchscript(model, tmp_path / "m.pt", rows).output_shape == ("batch", 1)
+
+
 @pytest.mark.parametrize("model", [Depends(), Frozen()], ids=lambda m: type(m).__name__)
 def test_a_graph_that_is_another_function_is_not_written(model, rows, tmp_path):
     with pytest.raises(InvalidInput) as error:
@@ -245,12 +355,17 @@ def test_a_full_disk_leaves_the_older_file(net, rows, tmp_path, monkeypatch):
         ({"axes": {0: "batch", 1: "batch"}}, "axes"),
         ({"axes": {-1: "last"}}, "axes"),
         ({"axes": {0: "the batch"}}, "axes"),
+        ({"axes": {2: "no_such_axis"}}, "axes"),
+        ({"axes": None}, "axes"),
         ({"tolerance": 0.0}, "tolerance"),
         ({"posthoc": (1.0, 2.0)}, "post-hoc temperature"),
         ({"posthoc": "T"}, "post-hoc temperature"),
+        ({"posthoc": True}, "post-hoc temperature"),
         ({"posthoc": -1.0}, "temperature"),
         ({"metadata": {"x": float("nan")}}, "metadata"),
         ({"metadata": {"x": object()}}, "metadata"),
+        ({"metadata": {1: "x"}}, "metadata"),
+        ({"metadata": {"version": "mine"}}, "metadata"),
         ({"tolerance": 1e-30}, "exported graph"),
     ],
 )
@@ -268,7 +383,7 @@ def test_one_temperature_of_an_ensemble_has_no_place_in_its_logits(ensemble, row
 
 
 def test_examples_and_outputs_that_cannot_be_used(net, rows, tmp_path):
-    for example in ({"input": "text"}, {"labels": rows}):
+    for example in ({"input": "text"}, {"labels": rows}, rows[:0], torch.tensor(1.0)):
         with pytest.raises(InvalidInput) as error:
             export_torchscript(net(), tmp_path / "m.pt", example)
         assert error.value.subject == "example"

@@ -83,6 +83,21 @@ def test_half_precision_is_written_as_float32(net, rows, tmp_path):
     assert serve(tmp_path / "m.onnx", rows).dtype == np.float32
 
 
+def test_a_model_that_converts_by_itself_has_no_float32(rows, tmp_path):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(8, 16).bfloat16(), nn.Linear(16, 5)
+
+        def forward(self, x):
+            return self.head(self.body(x.bfloat16()).float())
+
+    with pytest.raises(InvalidInput) as error:
+        export_onnx(Mixed().eval(), tmp_path / "m.onnx", rows)
+    assert "torch-export" in error.value.fix
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_layer_that_is_no_product_has_no_int8(tmp_path):
     class Mean(nn.Module):
         def forward(self, x):

@@ -10,6 +10,7 @@ import warnings
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,6 +26,7 @@ from temperance.head import (
     equalize_statistics,
     freeze,
     recompute_statistics,
+    unfreeze,
     update_once,
 )
 from temperance.models import load_checkpoint
@@ -170,6 +172,16 @@ def ensemble(rank):
     return found | {"spread_after": spread(model), "after": parts(model)[1]}
 
 
+class Unsendable:
+    """An argument that cannot be pickled for the other ranks."""
+
+    def __repr__(self):
+        return "unsendable"
+
+    def __reduce__(self):
+        raise TypeError
+
+
 @case
 def errors(rank):
     """What is wrong on one rank raises on both, and nobody waits for ever."""
@@ -187,13 +199,18 @@ def errors(rank):
     infinite[1].running_var.fill_(float("nan") if rank == 1 else 1.0)
     hotter[3].set_temperature(4.0 + rank)
     infinite_found = attempt(infinite)
+    headless = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
     return {
         "rows": attempt(build(), rows=-1 if rank == 1 else 5),
         "no rows": attempt(build(), rows=0),
         "some rows": attempt(build(), rows=5 if rank == 0 else None),
         "how": attempt(build(), how="mean"),
+        "a how that cannot be sent": attempt(build(), how=Unsendable() if rank == 1 else "pool"),
         "source": attempt(build(), how="broadcast", source=2),
         "layers": attempt(other_norm),
+        "no norms": attempt(build() if rank == 0 else nn.Sequential(nn.Linear(6, 5))),
+        "heads": attempt(headless if rank == 1 else build(norm="none"), how="broadcast"),
+        "rows as an array": attempt(build(), rows=np.array([1, 2]) if rank == 1 else 5),
         "nan": [*infinite_found[:2], True],  # NaN is not equal to itself
         "temperature": attempt(hotter),
         "one rank without rows": attempt(build(), rows=8 * rank),
@@ -248,11 +265,18 @@ def frozen(rank):
     fit(parallel, [batch_of(rank, i) for i in range(4)])
     check_frozen(parallel, record)
     moved = not torch.equal(before, model[3].norm.running_mean)
-    try:
-        freeze(parallel)
-    except InvalidInput as error:
-        return {"moved": moved, "refused": error.subject, "spread": spread(model)}
-    return {}
+    refused = []
+    for change, wrapped in (
+        (freeze, parallel),
+        (freeze, torch.compile(parallel)),
+        (unfreeze, parallel),  # it would send no gradients of the backbone: the ranks drift apart
+    ):
+        try:
+            change(wrapped)
+        except InvalidInput as error:
+            refused.append(error.subject)
+    check_frozen(parallel, record)
+    return {"moved": moved, "refused": refused, "spread": spread(model)}
 
 
 class Twice(nn.Module):
@@ -327,6 +351,7 @@ def work(rank, folder):
     for name, function in CASES.items():
         found[name] = function(rank)
         Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()  # who is done first does not hang up on the other
     dist.destroy_process_group()
 
 

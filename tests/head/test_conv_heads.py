@@ -142,6 +142,15 @@ def test_other_convolutions_are_refused_with_the_model_as_it_was(conv):
     assert net.classifier[1] is conv
 
 
+def test_a_parametrized_convolution():
+    net = Net().eval()
+    conv = nn.utils.parametrizations.weight_norm(net.classifier[1])
+    assert find_head(net, X).kind == "conv1x1"
+    unusual(insert(net, 4.0, example=X))
+    assert type(fold(net, X).classifier[1]) is nn.Conv2d
+    assert remove(net) is conv
+
+
 def test_features_on_the_wrong_axis():
     head = TemperedHead(nn.Conv2d(8, 5, 1), 4.0)
     for shape in ((2, 3, 3, 8), (8,), (2, 8)):

@@ -2,12 +2,14 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from temperance import Task, suggest
 from temperance.ensemble import convert
@@ -159,9 +161,9 @@ def test_a_training_with_the_running_scale_follows_the_equations_step_by_step():
         scale = naive_adacos(cosines, Y, scale)
         logits = adapt_scale(model[2], model(X), Y)
         torch.testing.assert_close(logits, (scale * cosines).float(), rtol=1e-4, atol=1e-4)
-        assert 1 / temperatures(model)["2"] == pytest.approx(scale, rel=1e-5)
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits, Y).backward()
+        assert 1 / temperatures(model)["2"] == pytest.approx(scale, rel=1e-5)
         optimizer.step()
         seen.append(scale)
     assert len(set(seen)) == 8
@@ -185,6 +187,45 @@ def test_the_gradient_is_that_of_the_logits_it_gives(compensation):
     assert plain.temperature == model[2].temperature != 0.5
 
 
+@pytest.mark.parametrize("run", ["compiled", "checkpointed", "two at once"])
+def test_t_moves_after_the_backward_pass_and_leaves_its_gradient_alone(run):
+    torch._dynamo.reset()
+    grads = []
+    for special in (False, True):
+        torch.manual_seed(0)
+        model = net(0.5)
+        forward = model
+        if special and run == "compiled":
+            forward = torch.compile(model, backend="aot_eager_decomp_partition")
+        if special and run == "checkpointed":
+            forward = partial(checkpoint, model, use_reentrant=False)
+        logits = [forward(X), forward(2 * X)] if run == "two at once" else [forward(X)]
+        adapted = [adapt_scale(model[2], z, Y) for z in logits]
+        assert temperatures(model) == {"2": 0.5}
+        if run == "two at once":  # lengths play no part; both are measured at the T they came at
+            torch.testing.assert_close(adapted[0], naive_adapted(model, X), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                adapted[1], naive_adapted(model, 2 * X), rtol=1e-4, atol=1e-4
+            )
+        sum(nn.functional.cross_entropy(z, Y) for z in adapted).backward()
+        assert temperatures(model)["2"] != 0.5
+        grads.append(model[0].weight.grad)
+    torch.testing.assert_close(*grads)
+
+
+def naive_adapted(model, x):
+    cosines = naive_cosines(model[:2](x).detach(), model[2].weight.detach())
+    return (naive_adacos(cosines, Y, 2.0) * cosines).float()
+
+
+def test_without_a_backward_pass_t_moves_at_once():
+    model = net(0.5)
+    with torch.no_grad():
+        logits = adapt_scale(model[2], model(X), Y)
+        torch.testing.assert_close(logits, model(X))
+    assert temperatures(model)["2"] != 0.5
+
+
 def test_evaluation_and_ignored_rows_do_not_move_it():
     model = net().eval()
     z = model(X)
@@ -194,7 +235,7 @@ def test_evaluation_and_ignored_rows_do_not_move_it():
     assert adapt_scale(model[2], z, torch.full((12,), -100)) is z
     assert temperatures(model) == {"2": 0.5}
     some = torch.where(Y == 0, 255, Y)
-    adapt_scale(model[2], z, some, ignore_index=255)
+    adapt_scale(model[2], z, some, ignore_index=255).sum().backward()
     cosines = (z.detach() * 0.5).double()[Y != 0]
     expected = naive_adacos(cosines, Y[Y != 0], 2.0)
     assert 1 / temperatures(model)["2"] == pytest.approx(expected, rel=1e-5)
@@ -204,6 +245,7 @@ def test_tokens_are_rows():
     head = TemperedHead(CosineLinear(8, 5), 0.5, norm="cosine")
     x, y = torch.randn(2, 3, 8), torch.tensor([[0, 1, 2], [3, -100, 4]])
     logits = adapt_scale(head, head(x), y)
+    logits.sum().backward()
     assert logits.shape == (2, 3, 5)
     assert temperatures(head)[""] != 0.5
 
@@ -214,7 +256,7 @@ def test_the_scale_is_kept_in_bounds_and_a_bad_batch_does_not_move_it():
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]]))
     x = away[:2]
-    adapt_scale(head, head(x), torch.tensor([0, 0]))
+    adapt_scale(head, head(x).detach(), torch.tensor([0, 0]))
     assert 1 / float(head.temperature) == pytest.approx(SCALE_BOUNDS[0], rel=1e-5)
     before = float(head.temperature)
     adapt_scale(head, torch.full((2, 3), math.nan), torch.tensor([0, 1]))
@@ -246,6 +288,8 @@ def test_heads_that_adacos_cannot_have(make, found):
     [
         torch.zeros(3, dtype=torch.long),
         torch.zeros(12),
+        torch.zeros(12, dtype=torch.bool),
+        [0] * 12,
         torch.full((12,), 5),
         torch.full((12,), -1),
     ],
@@ -256,6 +300,35 @@ def test_targets_that_are_refused(targets):
         adapt_scale(model[2], model(X), targets)
     assert error.value.subject == "targets"
     assert temperatures(model) == {"2": 0.5}
+
+
+@pytest.mark.parametrize("logits", [{"logits": X}, torch.zeros(12, 4), torch.zeros(12, 5).long()])
+def test_logits_that_are_not_of_the_head(logits):
+    model = net()
+    with pytest.raises(InvalidInput) as error:
+        adapt_scale(model[2], logits, Y)
+    assert error.value.subject == "logits"
+
+
+@pytest.mark.parametrize(
+    ("cosines", "targets"),
+    [
+        (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)),
+        (torch.zeros(3), torch.tensor(0)),
+        (torch.zeros(2, 3), torch.tensor([0, 3])),
+        (torch.zeros(2, 3), torch.tensor([0, -100])),
+    ],
+)
+def test_no_scale_of_such_rows(cosines, targets):
+    with pytest.raises(InvalidInput):
+        adacos_scale(cosines, targets, 2.0)
+
+
+def test_shapes_can_be_had_without_memory():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5))
+        insert(model, 0.1, norm="cosine")
+        assert model(torch.empty(3, 6)).shape == (3, 5)
 
 
 # ------------------------------------------------------------------ surgery

@@ -124,8 +124,12 @@ def test_unequal_numbers_of_batches_end(ranks):
         ("no rows", "rows", "0 on all"),
         ("some rows", "model on rank 1", "others"),
         ("how", "how on rank 0", "'mean'"),
+        ("a how that cannot be sent", "how on rank 1", "unsendable"),
         ("source", "source on rank 0", "2"),
         ("layers", "model on rank 1", "others"),
+        ("no norms", "model on rank 1", "others"),
+        ("heads", "model on rank 1", "others"),
+        ("rows as an array", "rows on rank 1", "array([1, 2])"),
         ("nan", "statistics of '1' on rank 1", "NaN or infinity"),
         ("temperature", "model on rank 1", "{'3': 5.0} for {'3': 4.0}"),
     ],
@@ -155,7 +159,7 @@ def test_synchronized_norms(ranks):
 def test_a_frozen_backbone_under_ddp(ranks):
     for rank in ranks:
         assert rank["frozen"]["moved"]
-        assert rank["frozen"]["refused"] == "model to freeze"
+        assert rank["frozen"]["refused"] == ["model to freeze"] * 2 + ["model to unfreeze"]
         assert rank["frozen"]["spread"][0] == 0
 
 
@@ -186,6 +190,11 @@ def test_nothing_to_equalize():
         equalize_statistics(nn.Linear(4, 3))
     with pytest.raises(InvalidInput):
         equalize_statistics(3)
+    with pytest.raises(InvalidInput) as error:  # before the job goes to the cluster
+        equalize_statistics(nn.BatchNorm1d(4), how="mean")
+    assert error.value.subject == "how"
+    with pytest.raises(InvalidInput):
+        equalize_statistics(nn.BatchNorm1d(4), rows=-1)
 
 
 def test_the_example_of_the_docs(tmp_path):

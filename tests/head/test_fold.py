@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 
 from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.head import FoldReport, TemperedHead, fold, insert
@@ -246,6 +247,46 @@ def test_the_whole_model_is_compared_on_the_example():
         assert isinstance(model.fc, TemperedHead)
 
 
+def test_a_model_that_fails_without_its_head_is_put_back():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = trained(width=4)
+
+        def forward(self, x):
+            return self.fc(x) * self.fc.temperature
+
+    model = Reads().eval()
+    with pytest.raises(AttributeError):
+        fold(model, X, inplace=True)
+    assert isinstance(model.fc, TemperedHead)
+
+
+def test_the_example_of_a_model_with_several_outputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = trained(width=4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.a(x), self.b(x)
+
+    model = Two().eval()
+    with pytest.raises(NotFound):
+        fold(model, X)
+    folded = fold(model, X, output_key=0)
+    assert folded.a.fold_report.example_rel_error < 1e-6
+    torch.testing.assert_close(folded(X)[0], model(X)[0])
+
+
+def test_weights_without_values():
+    model = nn.Sequential(nn.Linear(4, 3, device="meta"))
+    insert(model, 4.0, example=X)
+    with pytest.raises(InvalidInput) as error:
+        fold(model.eval())
+    assert "meta" in error.value.found
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_folds_into_half_within_its_rounding(dtype):
     model = model_with(trained(scale=0.5)).to(dtype)
@@ -263,6 +304,28 @@ def test_values_beyond_half_precision_are_refused():
         head.weight.fill_(6e4)
     with pytest.raises(InvalidInput):
         fold(head)
+
+
+@pytest.mark.parametrize(
+    "hooked",
+    [
+        nn.utils.spectral_norm,
+        lambda linear: prune.l1_unstructured(linear, "weight", 0.5),
+    ],
+)
+def test_weights_that_a_hook_computes_are_refused_until_they_are_plain(hooked):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), hooked(nn.Linear(8, 3)))
+    insert(model, 4.0, norm="none", example=X)
+    model.eval()(X)
+    with pytest.raises(InvalidInput) as error:
+        fold(model, X)
+    assert "remove" in error.value.fix
+    linear = model[2].linear
+    if hooked is nn.utils.spectral_norm:
+        nn.utils.remove_spectral_norm(linear)
+    else:
+        prune.remove(linear, "weight")
+    torch.testing.assert_close(fold(model, X)(X), model(X))
 
 
 def test_dead_features_and_other_eps():

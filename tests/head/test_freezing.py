@@ -271,6 +271,15 @@ def tied():
         (lambda: nn.Sequential(nn.Linear(2, 2)), "*", InvalidInput),
         (lambda: 3, None, InvalidInput),
         (lambda: tempered().fc, None, InvalidInput),
+        (tempered, 3, InvalidInput),
+        (tempered, ["fc", 3], InvalidInput),
+        (tempered, nn.Sequential(nn.Linear(2, 2)), InvalidInput),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(4), nn.Linear(4, 3)),
+            "2",
+            InvalidInput,
+        ),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).to("meta"), "1", InvalidInput),
     ],
 )
 def test_what_cannot_be_frozen_is_left_as_it_is(model, trained, error):

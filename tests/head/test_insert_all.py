@@ -73,6 +73,34 @@ def test_heads_that_are_not_summed_are_refused(join):
     assert names(model) == ["head", "head_dist"]
 
 
+@pytest.mark.parametrize("std", [0.0, 1e-3])
+@pytest.mark.parametrize("together", [True, False])
+def test_heads_that_start_near_zero_are_judged_as_well(std, together):
+    model = Two() if together else Two(torch.mul)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=std)
+    if together:
+        assert list(insert_all(model, 4.0, example=X)) == ["head", "head_dist"]
+        return
+    with pytest.raises(NotFound):
+        insert_all(model, 4.0, example=X)
+
+
+def test_one_layer_of_two_declared_names_gets_one_head():
+    model = Two()
+    model.head_dist = model.head
+    assert list(insert_all(model, 4.0)) == ["head"]
+    assert model.head is model.head_dist
+    assert type(model.head.linear) is nn.Linear
+
+
+def test_a_name_that_contains_that_of_an_adapter():
+    model = nn.Module()
+    model.flora_head, model.fauna_head = nn.Linear(4, 3), nn.Linear(4, 3)
+    model.forward = lambda x: model.flora_head(x) + model.fauna_head(x)
+    assert list(insert_all(model, 4.0, example=X)) == ["flora_head", "fauna_head"]
+
+
 def test_nothing_is_changed_if_one_of_them_cannot_be():
     model = Two(lambda a, b: a + b, classes=(3, 1))  # one output, which broadcasts
     with pytest.raises((InvalidInput, NotFound)):

@@ -186,6 +186,60 @@ def test_what_cannot_be_used_changes_nothing(loader):
     assert model[0].training
 
 
+class Apart(nn.Module):
+    """A norm that takes its input by name, and one that is not called."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.idle = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(input=x)
+
+
+def test_norms_by_keyword_and_norms_that_are_not_called():
+    model, x = Apart(), rows()
+    assert recompute_statistics(model, [x]).norms == ("norm",)
+    torch.testing.assert_close(model.norm.running_mean, x.mean(0))
+    with pytest.raises(InvalidInput) as error:
+        recompute_statistics(model, [x], norms="idle")
+    assert "idle" in error.value.found
+
+
+@pytest.mark.parametrize("bad", [3, ["norm", 3], nn.Sequential(nn.BatchNorm1d(4))])
+def test_names_that_are_none(bad):
+    with pytest.raises(InvalidInput) as error:
+        recompute_statistics(first_norm(), [rows()], norms=bad)
+    assert error.value.subject == "norms"
+
+
+def test_a_variance_that_float16_cannot_hold_is_refused():
+    """Each batch's can be held; what is between them cannot."""
+    model, x = nn.Sequential(nn.BatchNorm1d(4)).half(), torch.randn(8, 4)
+    with pytest.raises(InvalidInput) as error:
+        recompute_statistics(model, [(x - 400).half(), (x + 400).half()])
+    assert "float16" in error.value.fix
+    assert model[0].running_var.tolist() == [1.0] * 4
+
+
+def from_inference_mode():
+    with torch.inference_mode():
+        return nn.BatchNorm1d(4)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [from_inference_mode, nn.LazyBatchNorm1d, lambda: nn.BatchNorm1d(4, device="meta")],
+    ids=["inference mode", "lazy", "meta"],
+)
+def test_statistics_that_cannot_be_written_are_refused_before_any_is(last):
+    model = nn.Sequential(nn.BatchNorm1d(4), last())
+    with pytest.raises(InvalidInput) as error:
+        recompute_statistics(model, [rows()])
+    assert "1" in error.value.subject
+    assert model[0].running_mean.tolist() == [0.0] * 4
+
+
 def test_an_error_of_the_model_changes_nothing():
     model = first_norm()
     before = state(model)

@@ -190,6 +190,16 @@ def test_the_formula_and_the_way_back():
     assert {n: momentum_of(m) for n, m in running_norms(copied).items()}["1"] == 0.01
 
 
+def test_a_momentum_that_was_set_since_counts():
+    model = build()
+    accumulate_statistics(model, 8)
+    model[1].momentum = 0.02
+    found = accumulate_statistics(model, 4)
+    assert found["1"] == pytest.approx(1 - 0.98 ** (1 / 4))
+    assert found["5.norm"] == pytest.approx(1 - 0.9 ** (1 / 4))
+    assert accumulate_statistics(model, 1) == {"1": 0.02, "5.norm": 0.1}
+
+
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, None, "8"])
 def test_accumulations_that_are_refused(bad):
     model = build()

@@ -226,6 +226,17 @@ def test_shared_weights_can_be_kept_but_not_redrawn():
     assert "0.weight" in error.value.found
 
 
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_fresh_weights_for_a_parametrized_layer(frozen):
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
+    old = model[0].bias if frozen == "bias" else model[0].parametrizations.weight
+    old.requires_grad_(False)
+    linear = insert(model, 4.0, example=X, options=HeadOptions(keep_weights=False)).linear
+    assert type(linear) is nn.Linear
+    assert linear.weight.requires_grad == (frozen != "weight")
+    assert linear.bias.requires_grad == (frozen != "bias")
+
+
 def test_frozen_layers_stay_frozen_and_the_norm_trains():
     model = Net().requires_grad_(False)
     head = insert(model, 4.0, example=X)
@@ -362,6 +373,18 @@ def test_a_layer_that_is_compiled_in_another_place():
     with pytest.raises(InvalidInput) as error:
         insert(model, 4.0, name="fc")
     assert "fast" in error.value.found
+
+
+def test_a_layer_inside_of_a_part_whose_gradients_are_averaged():
+    part = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(part)  # without a process group
+    part.module, part.forward = Net(), lambda x: part.module(x)
+    model = nn.Sequential(part)
+    with pytest.raises(InvalidInput) as error:
+        insert(model, 4.0, name="0.module.fc")
+    assert "DistributedDataParallel" in error.value.found
+    assert ".module" in error.value.fix
+    assert tempered_heads(model) == {}
 
 
 def test_a_head_that_was_compiled_is_not_removed_behind_its_wrapper():

@@ -133,6 +133,8 @@ def test_no_rate_makes_it_collapse_or_run_away(optimizer, lr):
         lambda: head(9.0),
         lambda: head().set_temperature(9.0),
         lambda: net(100.0),
+        lambda: net(bounds=True),
+        lambda: net(bounds=(0.5, 8.0)),
     ],
 )
 def test_what_is_refused(make):
@@ -193,6 +195,49 @@ def test_a_rate_for_nothing_is_refused():
     assert error.value.found == "no learned temperature"
 
 
+def test_the_groups_of_a_trainer_that_decays_it_are_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from temperance.integrations.huggingface import TemperatureTrainerCallback
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x, labels):
+            logits = self.net(x)
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    def trainer(decay, optimizers=(None, None)):
+        arguments = transformers.TrainingArguments(
+            output_dir=tmp_path,
+            max_steps=2,
+            weight_decay=decay,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        rows = [{"x": torch.randn(6), "labels": i % 3} for i in range(24)]
+        return transformers.Trainer(
+            model,
+            arguments,
+            train_dataset=rows,
+            optimizers=optimizers,
+            callbacks=[TemperatureTrainerCallback()],
+        )
+
+    model = Model()
+    with pytest.raises(InvalidInput) as error:
+        trainer(0.1).train()
+    assert "T towards 1" in error.value.found
+    groups = parameter_groups(model, 0.1, temperature_lr=1e-2)
+    trainer(0.1, (optim.AdamW(groups, lr=1e-3), None)).train()
+    assert temperatures(model)["net.2"] != pytest.approx(4.0, abs=1e-4)
+
+
 # ------------------------------------------------------------------ stored as T
 def trained():
     torch.manual_seed(0)
@@ -221,6 +266,32 @@ def test_the_state_has_t_itself_and_goes_into_either_kind_of_head():
     back.load_state_dict(fixed.state_dict())
     torch.testing.assert_close(back.eval()(x), model(x))
     assert "2.log_temperature" in state  # a load leaves what it reads as it is
+
+
+@pytest.mark.parametrize("source", [None, LearnedTemperature()])
+@pytest.mark.parametrize("load", ["load_state", "load_state_dict"])
+def test_bounds_do_not_change_the_t_of_a_checkpoint_without_a_word(source, load):
+    state, model = net(100.0, bounds=source).state_dict(), net()
+    before = copy.deepcopy(model.state_dict())
+    if load == "load_state":
+        with pytest.raises(InvalidInput) as error:
+            load_state(model, state)
+        assert error.value.found.startswith("100")
+        for key, value in model.state_dict().items():
+            torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+    else:
+        with pytest.raises(RuntimeError, match=r"between the bounds 0\.5 and 8"):
+            model.load_state_dict(state)
+    assert temperatures(model)["2"] == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("bounds", [LearnedTemperature(0.3, 0.7), LearnedTemperature(0.07, 1.1)])
+def test_a_t_at_a_bound_can_be_stored_and_loaded(bounds):
+    for end in (bounds.minimum, bounds.maximum):
+        state, model = net(end, bounds=bounds).state_dict(), net(0.5, bounds=bounds)
+        model.load_state_dict(state)
+        load_state(model, net(end, bounds=None).state_dict())
+        assert temperatures(model)["2"] == pytest.approx(end)
 
 
 def test_load_state_reports_what_became_of_it():
@@ -300,10 +371,13 @@ def test_members_share_one_learned_t():
     options = HeadOptions(learned=BOUNDS)
     insert(model, 4.0, norm="none", options=options, example=torch.randn(4, 6))
     ensemble = convert(model, 3, example=torch.randn(4, 6)).train()
-    groups = ensemble_groups(ensemble, 0.1, lr=0.1)
+    groups = ensemble_groups(ensemble, 0.1, lr=0.1, temperature_lr=0.5)
+    assert [g["lr"] for g in groups] == [0.1, 0.1, 0.5, 1.0]
+    assert len({p for g in groups for p in g["params"]}) == len(list(ensemble.parameters()))
     logs = [p for n, p in ensemble.named_parameters() if n.endswith("log_temperature")]
     assert len(logs) == 1
-    assert [g["weight_decay"] for g in groups if any(p is logs[0] for p in g["params"])] == [0.0]
+    holding = [g for g in groups if any(p is logs[0] for p in g["params"])]
+    assert [(g["weight_decay"], g["lr"]) for g in holding] == [(0.0, 0.5)]
     z = ensemble(torch.randn(12, 6))
     assert z.shape == (3, 12, 3)
     z.square().mean().backward()

@@ -125,6 +125,13 @@ def test_other_norms_are_refused(norm):
     assert error.value.subject == "norm"
 
 
+@pytest.mark.parametrize("momentum", [7.0, 0.0, -0.1, float("nan"), "0.1"])
+def test_momentum_of_the_running_statistics(momentum):
+    with pytest.raises(InvalidInput) as error:
+        head(momentum=momentum)
+    assert error.value.subject == "momentum"
+
+
 def test_one_output_is_refused():
     with pytest.raises(InvalidInput) as error:
         head(classes=1)
@@ -277,6 +284,24 @@ def test_state_dict_and_deepcopy(norm):
     torch.testing.assert_close(copied.eval()(x), expected, rtol=0, atol=0)
     assert copied.linear is not module.linear
     assert "temperature" in module.state_dict()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("theirs", ["batch", "batch-no-affine", "layer", "none"])
+@pytest.mark.parametrize("ours", ["batch", "batch-no-affine", "layer", "none"])
+def test_torch_does_not_load_a_head_with_another_norm(theirs, ours, strict):
+    model, state = nn.Sequential(head(ours)), nn.Sequential(head(theirs)).state_dict()
+    if ours == theirs:
+        model.load_state_dict(state, strict=strict)
+        return
+    with pytest.raises(RuntimeError, match=f"0 has norm='{ours}'"):
+        model.load_state_dict(state, strict=strict)
+
+
+def test_torch_loads_parameters_alone():
+    source, target = with_statistics(head()), head()
+    target.load_state_dict(dict(source.named_parameters()), strict=False)
+    torch.testing.assert_close(target.norm.bias, source.norm.bias)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -17,6 +17,32 @@ def test_the_example_runs():
     assert found["largest difference after folding"] < 1e-4
 
 
+def test_a_model_of_mixed_precision_is_folded_without_its_wrapper():
+    import torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from torch import nn
+
+    from temperance import fold
+    from temperance.integrations.placement import place
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the other test
+    try:
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        x = torch.randn(32, 6)
+        place(model, [(x, torch.arange(32) % 3)], "sqrt-dim")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        accelerator.backward(nn.functional.cross_entropy(model(x), torch.arange(32) % 3))
+        optimizer.step()
+        plain = accelerator.unwrap_model(model, keep_fp32_wrapper=False).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(fold(plain, x)(x), plain(x))
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+
 def test_the_excerpts_in_the_docs_are_lines_of_the_examples():
     page = (DOCS / "integrations.md").read_text(encoding="utf-8")
     sources = [p.read_text(encoding="utf-8") for p in sorted((DOCS / "examples").glob("*.py"))]

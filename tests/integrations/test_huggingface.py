@@ -56,6 +56,7 @@ def rows(n=64, tokens=False):
 
 def trainer_of(folder, model=None, callbacks=(), data=None, **settings):
     optimizers, model_init = settings.pop("optimizers", (None, None)), None
+    eval_dataset = settings.pop("eval_dataset", None)
     if callable(model) and not isinstance(model, nn.Module):
         model, model_init = None, model
     arguments = transformers.TrainingArguments(
@@ -76,6 +77,7 @@ def trainer_of(folder, model=None, callbacks=(), data=None, **settings):
         model if model is not None or model_init else model_of(),
         arguments,
         train_dataset=rows() if data is None else data,
+        eval_dataset=eval_dataset,
         callbacks=list(callbacks),
         optimizers=optimizers,
         model_init=model_init,
@@ -221,6 +223,44 @@ def test_other_losses_are_refused(tmp_path):
     assert error.value.found == "multi_label_classification"
 
 
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [("several labels", False), ("one-hot", False), ("numbers", False), ("one-hot", True)],
+)
+def test_labels_that_make_transformers_take_another_loss_are_refused(tmp_path, kind, compiled):
+    data = rows()
+    ids = np.array(data["labels"])
+    labels = {
+        "several labels": np.eye(3)[ids] + np.eye(3)[(ids + 1) % 3],
+        "one-hot": np.eye(3)[ids],
+        "numbers": ids + 0.5,
+    }[kind]
+    data = data.remove_columns("labels").add_column("labels", labels.tolist())
+    settings = {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
+    trainer = trainer_of(
+        tmp_path, callbacks=[TemperatureTrainerCallback(4.0)], data=data, **settings
+    )
+    with pytest.raises(InvalidInput) as error:
+        trainer.train()
+    assert error.value.subject == ("problem_type of the model" if compiled else "labels")
+    assert trainer.state.global_step <= 1
+    assert not trainer.model._forward_pre_hooks
+    assert not trainer.model.classifier._forward_hooks
+
+
+def test_one_output_has_no_softmax(tmp_path):
+    with pytest.raises(InvalidInput) as error:
+        trainer_of(tmp_path, model_of(num_labels=1), [TemperatureTrainerCallback(4.0)])
+    assert error.value.expected == "two outputs or more"
+
+
+def test_a_head_of_ones_own_does_not_make_another_loss_right(tmp_path):
+    model = model_of(problem_type="multi_label_classification")
+    insert(model, 4.0)
+    with pytest.raises(InvalidInput):
+        trainer_of(tmp_path, model, [TemperatureTrainerCallback(4.0)])
+
+
 def test_a_last_batch_of_one_row_is_told_before_the_first_step(tmp_path):
     trainer = trainer_of(tmp_path, callbacks=[TemperatureTrainerCallback(4.0)], data=rows(65))
     with pytest.raises(InvalidInput) as error:
@@ -241,7 +281,7 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
 # ------------------------------------------------------------------ other models and data
 def test_token_labels_of_minus_100_are_left_out(tmp_path):
     model = model_of("BertForTokenClassification")
-    callback = TemperatureTrainerCallback("sqrt-dim", options=PlaceOptions(ignore=-100))
+    callback = TemperatureTrainerCallback("sqrt-dim", options=PlaceOptions(norm="layer"))
     data = rows(tokens=True)
     trainer_of(tmp_path, model, [callback], data).train()
     assert callback.placement.task.n_samples == int((np.array(data["labels"]) >= 0).sum())
@@ -330,8 +370,52 @@ def test_callbacks_that_trainer_makes_anew_go_on(tmp_path):
     assert [row["temperature"] for row in logs] == [4.0] * 8
 
 
-def test_a_checkpoint_of_a_plain_run_is_not_resumed(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 4, "save_only_model": True}
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_with_another_norm_is_not_resumed(tmp_path, whole):
+    options = PlaceOptions(norm="none")
+    settings = {"save_strategy": "steps", "save_steps": 4, "save_only_model": not whole}
+    trainer_of(
+        tmp_path, callbacks=[TemperatureTrainerCallback(4.0, options=options)], **settings
+    ).train()
+    trainer = trainer_of(
+        tmp_path, callbacks=[TemperatureTrainerCallback(4.0)], num_train_epochs=2, **settings
+    )
+    with pytest.raises(InvalidInput) as error:
+        trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    assert "norm='none'" in error.value.fix
+
+
+def test_no_hook_waits_for_a_checkpoint_after_the_training(tmp_path):
+    trainer = trainer_of(tmp_path, callbacks=[TemperatureTrainerCallback(4.0)])
+    trainer.train()
+    assert not trainer.model._load_state_dict_pre_hooks
+
+
+def test_the_best_model_at_the_end_has_its_own_statistics(tmp_path):
+    data = rows()
+    arguments = {
+        "num_train_epochs": 3,
+        "save_strategy": "epoch",
+        "eval_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "gradient_accumulation_steps": 2,
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,  # so that it is the first epoch, not the last
+    }
+    trainer = trainer_of(tmp_path, callbacks=[], data=data, eval_dataset=data, **arguments)
+    add_to_trainer(trainer, "sqrt-dim")
+    trainer.train()
+    best = Path(trainer.state.best_model_checkpoint)
+    last = tmp_path / "out" / f"checkpoint-{trainer.state.global_step}"
+    state, live = read_safetensors(best / "model.safetensors"), trainer.model.state_dict()
+    assert best != last
+    assert state.keys() == live.keys()
+    assert all(torch.equal(state[k], live[k]) for k in live)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_of_a_plain_run_is_not_resumed(tmp_path, whole):
+    settings = {"save_strategy": "steps", "save_steps": 4, "save_only_model": not whole}
     trainer_of(tmp_path, **settings).train()
     trainer = trainer_of(
         tmp_path, callbacks=[TemperatureTrainerCallback(4.0)], num_train_epochs=2, **settings
@@ -376,6 +460,30 @@ def test_a_process_without_temperance_loads_the_saved_model(trained, tmp_path):
         live = trained.eval()(**example()).logits
     trained.train()
     torch.testing.assert_close(torch.load(tmp_path / "z.pt"), live, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_model_that_was_trained_in_mixed_precision_is_saved_without_it(tmp_path, times):
+    trainer = trainer_of(tmp_path, callbacks=[TemperatureTrainerCallback("sqrt-dim")], bf16=True)
+    for _ in range(times):
+        trainer.train()
+    around = vars(trainer.model)["forward"]
+    saved = save_folded(trainer.model, tmp_path / "model", example=example())
+    assert vars(trainer.model)["forward"] is around  # as Accelerate left it
+    assert saved.max_difference < 1e-5 * saved.max_logit
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(saved.folder)
+    with torch.no_grad():
+        plain, live = (m.eval()(**example()).logits for m in (loaded, trainer.model))
+    torch.testing.assert_close(plain, live, rtol=0.05, atol=0.01)  # bfloat16
+
+
+def test_a_model_in_half_precision_is_saved_in_it(tmp_path):
+    model = model_of().to(torch.bfloat16)
+    callback = TemperatureTrainerCallback("sqrt-dim")
+    trainer_of(tmp_path, model, [callback]).train()
+    assert model.classifier.norm.running_mean.dtype == torch.float32
+    saved = save_folded(model, tmp_path / "model", example=example())
+    assert saved.max_difference < 0.02 * saved.max_logit
 
 
 def test_nothing_half_written_and_nothing_overwritten(trained, tmp_path):

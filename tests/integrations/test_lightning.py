@@ -1,10 +1,14 @@
 """The Lightning callback on real Trainers of both packages."""
 
+import csv
 import importlib
+import random
+import re
 import runpy
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -224,6 +228,19 @@ def test_two_optimizers_hold_it_together():
     assert isinstance(model.net[2], TemperedHead)
 
 
+def test_what_fails_in_between_leaves_the_modules_setup_as_it_was():
+    class Broken(pl.Callback):
+        def setup(self, trainer, pl_module, stage):
+            raise RuntimeError("another callback")
+
+    model, callback = module(setup=lambda self, stage: None), TemperatureCallback(4.0)
+    with pytest.raises(RuntimeError, match="another callback"):
+        trainer_of(callback, Broken()).fit(model, loader())
+    assert "setup" not in vars(model)
+    trainer_of(callback).fit(model, loader())
+    assert isinstance(model.net[2], TemperedHead)
+
+
 # ------------------------------------------------------------------ checkpoints
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
@@ -302,6 +319,17 @@ def test_a_checkpoint_with_another_norm_is_not_resumed(checkpoint):
 
 
 # ------------------------------------------------------------------ beside other callbacks
+def test_a_checkpoint_of_a_cosine_head_is_tested_as_one(tmp_path):
+    model = module()
+    trainer = trainer_of(TemperatureCallback(0.1, "cosine"))
+    trainer.fit(model, loader())
+    trainer.save_checkpoint(tmp_path / "cosine.ckpt")
+    fresh = module()
+    settings = {"ckpt_path": tmp_path / "cosine.ckpt", "verbose": False}
+    trainer_of(TemperatureCallback()).test(fresh, loader(), **settings)
+    torch.testing.assert_close(fresh.eval()(Rows().x), model.eval()(Rows().x))
+
+
 def test_averaged_weights_come_after_the_head_or_are_refused():
     from lightning.pytorch.callbacks import WeightAveraging
 
@@ -325,6 +353,29 @@ def test_stochastic_weight_averaging():
             module(), loader()
         )
     assert error.value.subject == "callback StochasticWeightAveraging"
+
+
+@pytest.mark.filterwarnings("ignore:.*weights_only")
+def test_finders_that_would_train_before_t_is_set_are_refused(tmp_path):
+    from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+    from lightning.pytorch.tuner import Tuner
+
+    class Later(LearningRateFinder):  # as Lightning's own pages have it
+        def on_fit_start(self, *args, **kwargs):
+            return
+
+    settings = {"default_root_dir": tmp_path}
+    for finder in (LearningRateFinder(), BatchSizeFinder()):
+        model = module(train_dataloader=lambda self: loader(), batch_size=16)
+        with pytest.raises(InvalidInput) as error:
+            trainer_of(TemperatureCallback("sqrt-dim"), finder, **settings).fit(model)
+        assert error.value.subject == f"callback {type(finder).__name__}"
+        assert isinstance(model.net[2], nn.Linear)
+    with pytest.raises(InvalidInput):
+        Tuner(trainer_of(TemperatureCallback(4.0), **settings)).lr_find(module(), loader())
+    callback = TemperatureCallback("sqrt-dim")
+    trainer_of(callback, Later(), **settings).fit(module(), loader())
+    assert callback.placement.temperature == 4.0
 
 
 # ------------------------------------------------------------------ the data
@@ -360,6 +411,22 @@ def test_several_loaders_and_endless_ones_are_refused():
     assert callback.placement.task.n_samples == 32
 
 
+def test_an_iterator_is_refused_since_the_training_would_miss_what_was_measured():
+    with pytest.raises(InvalidInput) as error:
+        trainer_of(TemperatureCallback(4.0), max_steps=1).fit(module(), iter(list(loader())))
+    assert error.value.subject == "training loader"
+    with pytest.raises(InvalidInput) as error:
+        trainer_of(TemperatureCallback(4.0)).fit(module(), loader(Rows(3), drop_last=True))
+    assert error.value.expected == "at least one batch"
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, "2", True])
+def test_a_number_of_batches_that_is_none(rows):
+    with pytest.raises(InvalidInput) as error:
+        TemperatureCallback(4.0, max_batches=rows)
+    assert error.value.subject == "max_batches"
+
+
 def test_batches_go_through_the_modules_transfer_hooks():
     def on_after_batch_transfer(self, batch, _):
         return batch["pixels"].reshape(-1, 6), batch["class"]
@@ -383,12 +450,62 @@ def test_precisions(precision):
     assert 0 < float(trainer.callback_metrics["gradient_ratio"]) < 1
 
 
+class Noisy(Rows):
+    """Draws from the random states of Python and NumPy, as augmentations do."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + random.random() + float(np.random.rand()), y  # noqa: NPY002
+
+
 def test_measuring_moves_no_random_state(rng_guard):
-    states = []
-    model = module(on_fit_start=lambda self: states.append(torch.get_rng_state()))
-    before = torch.get_rng_state()
-    trainer_of(TemperatureCallback("sqrt-dim")).fit(model, loader(shuffle=True))
-    assert torch.equal(before, states[0])
+    guard = rng_guard()
+    model = module(on_fit_start=lambda self: guard.__exit__(None, None, None))
+    guard.__enter__()
+    trainer_of(TemperatureCallback("sqrt-dim")).fit(model, loader(Noisy(), shuffle=True))
+
+
+def test_the_batches_come_in_the_order_that_they_have_without_the_callback():
+    def split(self):
+        rows = torch.utils.data.random_split(Rows(96), [64, 32])[0]
+        return DataLoader(rows, 16, shuffle=True, generator=torch.Generator().manual_seed(2))
+
+    def order(*callbacks, **settings):
+        seen = []
+
+        def training_step(self, batch, _):
+            seen.append(batch[0][:, 0].tolist())
+            return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+        torch.manual_seed(0)
+        model = module(training_step=training_step, **settings)
+        own = torch.Generator().manual_seed(2)
+        data = None if settings else loader(shuffle=True, generator=own)
+        trainer_of(*callbacks).fit(model, data)
+        return seen
+
+    for settings in ({}, {"train_dataloader": split}):
+        with_it = order(TemperatureCallback("sqrt-dim", "none"), **settings)
+        assert with_it == order(**settings)
+
+
+def test_what_is_logged_is_of_the_step_that_it_is_logged_at(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger
+
+    seen = []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            seen.append(pl_module.trainer.callbacks[0]._watch.ratio(batch[1]))
+
+    callback, logger = TemperatureCallback(8.0), CSVLogger(tmp_path)
+    trainer = trainer_of(callback, Look(), max_epochs=3, logger=logger, log_every_n_steps=6)
+    trainer.fit(module(), loader())  # 4 steps in an epoch
+    with (Path(logger.log_dir) / "metrics.csv").open(newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["gradient_ratio"]]
+    assert [int(row["step"]) for row in rows] == [5, 11]
+    logged = [float(row["gradient_ratio"]) for row in rows]
+    assert logged == pytest.approx([seen[5], seen[11]])
 
 
 def test_strategies_that_would_lose_the_head_are_refused():
@@ -480,6 +597,63 @@ def test_arguments_are_plain_and_typed_as_a_command_line_wants_them():
         assert kinds <= {float, int, str, bool, type(None)}
         for package in PACKAGES:
             assert issubclass(callback, importlib.import_module(package).Callback)
+
+
+class CliModule(pl.LightningModule):
+    """A module for a command line, which wants classes of a file."""
+
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, _):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class CliData(pl.LightningDataModule):
+    def train_dataloader(self):
+        return loader()
+
+
+def run_cli(monkeypatch, *arguments):
+    from lightning.pytorch.cli import LightningCLI
+
+    monkeypatch.setattr("sys.argv", ["train.py"])  # pytest's own would be warned of
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # of how Lightning uses it
+    quiet = ["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"]
+    flags = [f"--trainer.{name}=false" for name in quiet]
+    flags += ["--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
+    settings = {"save_config_callback": None, "seed_everything_default": 0}
+    return LightningCLI(CliModule, CliData, args=["fit", *arguments, *flags], **settings)
+
+
+def test_a_command_line_reads_the_yaml_of_the_docs(tmp_path, monkeypatch):
+    pytest.importorskip("jsonargparse")
+    page = (EXAMPLE.parents[1] / "integrations.md").read_text(encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    config.write_text(re.search(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1])
+    cli = run_cli(monkeypatch, "--config", str(config))
+    callback = cli.trainer.callbacks[0]
+    assert (callback.temperature, callback.options.max_batches) == ("sqrt-dim", 200)
+    assert float(cli.model.net[2].temperature) == callback.placement.temperature == 4.0
+
+
+def test_a_command_line_takes_the_callbacks_as_arguments(monkeypatch):
+    pytest.importorskip("jsonargparse")
+    cli = run_cli(
+        monkeypatch,
+        "--trainer.callbacks+=TemperatureCallback",
+        "--trainer.callbacks.temperature=3",
+        "--trainer.callbacks.norm=layer",
+    )
+    assert float(cli.model.net[2].temperature) == 3.0
+    assert cli.model.net[2].norm_kind == "layer"
 
 
 def test_without_lightning_the_extra_is_named(monkeypatch):

@@ -16,7 +16,6 @@ from temperance.head import tempered_heads
 from temperance.integrations.placement import (
     Placement,
     PlaceOptions,
-    check_rows,
     place,
     put_in,
     settle,
@@ -153,6 +152,30 @@ def test_a_head_that_does_not_make_the_logits_is_told():
     assert "head='fc'" in error.value.fix
 
 
+def test_a_second_head_is_told():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.one(x) + self.two(x)
+
+    model = Two()
+    for name in ("one", "two"):
+        put_in(model, 3.0, options=PlaceOptions(head=name))
+    with pytest.raises(NotFound) as error:
+        settle(model, loader_of(), 3.0, options=PlaceOptions())
+    assert error.value.candidates == ("one", "two")
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, "2", True])
+def test_numbers_of_batches_that_are_none(number):
+    with pytest.raises(InvalidInput) as error:
+        PlaceOptions(max_batches=number)
+    assert error.value.subject == "max_batches"
+
+
 def test_a_guess_is_told():
     with pytest.warns(TemperanceWarning, match="is a guess here"):
         place(model_of(), loader_of(), "hasegawa-sakai")
@@ -163,10 +186,19 @@ def test_loaders_without_an_end():
         while True:
             yield torch.randn(8, 6), torch.arange(8) % 3
 
+    class Endless:
+        def __iter__(self):
+            return endless()
+
     model = model_of()
     with pytest.raises(InvalidInput) as error:
-        place(model, endless(), 3.0)
-    assert error.value.subject == "training loader"
+        place(model, Endless(), 3.0)
+    assert error.value.fix == "Set max_batches."
+    assert isinstance(model[2], nn.Linear)
+    used_up = endless()  # its first batch would go into the search of the layer
+    with pytest.raises(InvalidInput) as error:
+        place(model, used_up, 3.0, options=PlaceOptions(max_batches=3))
+    assert "read again" in error.value.expected
     assert isinstance(model[2], nn.Linear)
     stream = torch.utils.data.DataLoader(Stream(), 8)
     placed = place(model_of(), stream, "sqrt-dim", options=PlaceOptions(max_batches=3))
@@ -181,24 +213,8 @@ class Stream(torch.utils.data.IterableDataset):
             i += 1
 
 
-def test_small_batches_are_told_before_the_training():
-    check_rows(loader_of(64))
-    with pytest.raises(InvalidInput) as error:
-        check_rows(loader_of(65))
-    assert error.value.subject == "batches for BatchNorm"
-    check_rows(loader_of(65, drop_last=True))
-    with pytest.warns(TemperanceWarning, match="3 rows"):
-        check_rows(loader_of(67))
-    with pytest.raises(InvalidInput):
-        check_rows(loader_of(130), processes=2)  # 65 each
-    with pytest.raises(InvalidInput):
-        check_rows(loader_of(80), replicas=16)
-    check_rows([1, 2])  # nothing to look at
-    check_rows(DataLoader(Stream(), 8))
-
-
 # ------------------------------------------------------------------ state dicts
-@pytest.mark.parametrize("norm", ["batch", "batch-no-affine", "layer", "none"])
+@pytest.mark.parametrize("norm", ["batch", "batch-no-affine", "layer", "none", "cosine"])
 def test_the_head_of_a_state_dict(norm):
     trained = model_of()
     insert(trained, 5.0, norm=norm)
@@ -229,7 +245,8 @@ def work(rank, port, folder):
     dist.destroy_process_group()
 
 
-def test_two_processes_use_what_the_first_found(tmp_path):
+def test_two_processes_use_what_the_first_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # where this file is found
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_iris
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -87,6 +88,7 @@ def test_constant_features_and_large_means():
         ({"norm": "group"}, InvalidInput, "norm"),
         ({"net": "convnet"}, InvalidInput, "net convnet"),
         ({"random_state": -1}, InvalidInput, "random_state"),
+        ({"budget": 20}, InvalidInput, "budget"),
         ({"budget": Budget(epochs=3, lr=1e9)}, TemperanceError, None),
     ],
 )
@@ -95,6 +97,21 @@ def test_what_cannot_be_used_is_said(options, error, subject):
         TemperedClassifier(**options).fit(X, Y)
     if subject:
         assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e200])
+def test_features_whose_squares_no_float_holds(unit):
+    model = TemperedClassifier(**SMALL).fit(unit * X, Y)
+    plain = TemperedClassifier(**SMALL).fit(X, Y)
+    np.testing.assert_allclose(model.predict_proba(unit * X), plain.predict_proba(X), rtol=1e-3)
+
+
+def test_a_fit_that_fails_leaves_nothing_to_predict_with():
+    model = TemperedClassifier(**SMALL).fit(X, NAMES)
+    with pytest.raises(InvalidInput):
+        model.set_params(temperature=-1.0).fit(X[:, :2], Y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
 def test_one_class_is_refused():

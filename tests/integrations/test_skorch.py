@@ -53,30 +53,51 @@ def test_statistics_come_from_the_training_part_only():
     seen = []
 
     class Spy(TemperatureCallback):
-        def on_train_begin(self, net, X=None, y=None, **more):
-            super().on_train_begin(net, X, y, **more)
-            seen.append(net.module_.head.norm.running_mean.clone())
+        def on_epoch_begin(self, net, dataset_train=None, **more):
+            super().on_epoch_begin(net, dataset_train=dataset_train, **more)
+            x = torch.from_numpy(np.stack([row[0] for row in dataset_train]))
+            with torch.no_grad():
+                expected = net.module_.module[:2](x).mean(0)
+            seen.append((len(x), net.module_.head.norm.running_mean.clone(), expected))
 
     x, y = rows()
-    torch.manual_seed(0)
-    found = net([Spy()], lr=1e-9, max_epochs=1).fit(x, y)
-    part, _ = found.get_split_datasets(x, y)
-    inside = torch.from_numpy(np.stack([part[i][0] for i in range(len(part))]))
-    with torch.no_grad():
-        expected = found.module_.module[:2](inside).mean(0)
-    torch.testing.assert_close(seen[0], expected, rtol=1e-4, atol=1e-5)
+    split = skorch.dataset.ValidSplit(0.2)  # another one at every call
+    net([Spy()], lr=1e-9, max_epochs=1, train_split=split).fit(x, y)
+    ((n, mean, expected),) = seen
+    assert n == 96
+    torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_measured_anew_for_a_new_module_and_not_for_a_warm_start():
     x, y = rows()
     found = net()
     found.fit(x, y)
-    first = found.module_
+    first, callback = found.module_, dict(found.callbacks_)["TemperatureCallback"]
+    placement, callback.placement_ = callback.placement_, None
     found.partial_fit(x, y)
     assert found.module_ is first
+    assert callback.placement_ is None
     found.fit(x, y)
     assert found.module_ is not first
+    assert dict(found.callbacks_)["TemperatureCallback"].placement_.feature_dim == 16
+    assert placement.feature_dim == 16
     assert len(found.history) == 2
+
+
+def test_loaded_parameters_are_not_measured_away(tmp_path):
+    x, y = rows()
+    found = net(temperature="sqrt-dim").fit(x, y)
+    found.module_.head.set_temperature(7.0)
+    found.save_params(f_params=tmp_path / "p.pt")
+    again = net(temperature="sqrt-dim", lr=1e-9).initialize()
+    again.load_params(f_params=tmp_path / "p.pt")
+    again.partial_fit(x, y)
+    assert again.history[-1, "temperature"] == 7.0
+
+
+def test_a_temperature_of_numpy_needs_no_callback():
+    x, y = rows()
+    assert net([], temperature=np.float32(2.0)).fit(x, y).module_.head.temperature == 2.0
 
 
 def test_it_can_be_cloned_and_pickled_and_folded():

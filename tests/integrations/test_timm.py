@@ -49,6 +49,7 @@ def test_the_ten_lines_of_the_train_script(folder, monkeypatch, caplog):
         data_dir=str(folder),
         train_split="train",
         class_map="",
+        rank=0,
         batch_size=8,
         workers=1,
         img_size=32,

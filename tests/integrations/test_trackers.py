@@ -116,6 +116,25 @@ def test_tensorboard_has_scalars_pictures_and_files(folder, report, tmp_path):
     assert "accuracy" in (tmp_path / "own" / "temperance" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("prefix", ["", "/elsewhere", "../up", "a//b", "a/.."])
+def test_a_prefix_that_leads_out_of_the_run_is_refused(report, tmp_path, prefix):
+    pytest.importorskip("tensorboard")
+    with pytest.raises(InvalidInput) as error:
+        log_to_tensorboard(report, tmp_path / "logs", prefix=prefix)
+    assert error.value.subject == "prefix"
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_name_has_characters_that_all_trackers_take(folder):
+    assert {name.partition("/")[0] for name in figures_of(folder, prefix="a:b")} == {"a_b"}
+
+
+def test_what_is_no_writer_is_refused(report):
+    with pytest.raises(InvalidInput) as error:
+        log_to_tensorboard(report, None)
+    assert error.value.subject == "writer"
+
+
 class Wandb:
     """The four names of wandb that are used, and what was done with them."""
 

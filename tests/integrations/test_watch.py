@@ -48,6 +48,19 @@ def test_ignored_rows_do_not_count():
     assert tokens == pytest.approx(by_autograd(z, y, 3.0), rel=1e-5)
 
 
+def test_class_156_of_bytes_is_no_row_that_is_left_out():
+    z, y = torch.randn(2, 200), torch.tensor([156, 3])
+    found = gradient_ratio(z / 2, y.to(torch.uint8), temperature=2.0)
+    assert found == gradient_ratio(z / 2, y, temperature=2.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_none(temperature):
+    with pytest.raises(InvalidInput) as error:
+        gradient_ratio(torch.zeros(2, 3), torch.tensor([0, 1]), temperature=temperature)
+    assert error.value.subject == "temperature"
+
+
 def test_without_a_gradient_there_is_no_ratio():
     sure = torch.tensor([[1e6, 0.0]])
     assert math.isnan(gradient_ratio(sure, torch.tensor([0]), temperature=2.0))

@@ -5,12 +5,13 @@ import copy
 import pytest
 import torch
 
-from temperance.errors import InvalidInput, NotFound
+from temperance.errors import InvalidInput, NotFound, TemperanceWarning
 from temperance.head import (
     check_optimizer,
     fold,
     insert,
     insert_all,
+    remove,
     set_norm_statistics,
     tempered_heads,
 )
@@ -102,6 +103,43 @@ def test_a_head_that_went_in_first_is_trained_saved_loaded_merged_and_folded(tmp
     folded = fold(merged, BATCH)
     assert type(folded.classifier) is torch.nn.Linear
     torch.testing.assert_close(logits(folded), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_head_that_would_be_missing_in_the_file_is_named():
+    base = bert()
+    insert(base, 3.0, example=BATCH)
+    model = adapted(base)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    with pytest.warns(TemperanceWarning, match="modules_to_save"):
+        check_optimizer(optimizer, model)
+
+
+def test_a_head_inside_of_adapters_is_not_removed():
+    base = bert()
+    insert(base, 3.0, example=BATCH)
+    model = adapted(base, modules_to_save=["classifier"])
+    before = str(model)
+    with pytest.raises(InvalidInput) as error:
+        remove(model)
+    assert "merge_and_unload" in error.value.fix
+    assert str(model) == before
+    assert type(remove(model.merge_and_unload())) is torch.nn.Linear
+
+
+def test_a_head_outside_of_adapters_is_folded_with_them_in_place():
+    class Outside(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = adapted(bert().bert)
+            self.fc = torch.nn.Linear(16, 5)
+
+        def forward(self, **inputs):
+            return {"logits": self.fc(self.encoder(**inputs).pooler_output)}
+
+    model = Outside().eval()
+    insert(model, 3.0, norm="none", example=BATCH)
+    folded = fold(model, BATCH)
+    torch.testing.assert_close(folded(**BATCH)["logits"], model(**BATCH)["logits"])
 
 
 def test_lora_on_the_linear_layer_inside_of_a_head():

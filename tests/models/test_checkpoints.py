@@ -149,6 +149,17 @@ def test_bad_checkpoints_change_nothing(make, state):
     assert same(values(model), before)
 
 
+def test_a_parameter_of_the_model_may_be_called_temperature():
+    def build():
+        model = Net()
+        model.temperature = nn.Parameter(torch.tensor(-2.66))  # a logarithm
+        return model
+
+    source, target = build(), build()
+    load_state(target, source.state_dict())
+    assert same(values(source), values(target))
+
+
 def test_what_is_no_state_dict():
     for bad in ([1], None, Net()):
         with pytest.raises(InvalidInput):

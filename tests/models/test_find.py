@@ -243,8 +243,9 @@ def test_a_name_that_is_wrong():
     with pytest.raises(NotFound) as error:
         find_head(model, name="fc")
     assert error.value.candidates == ("body", "used", "idle")
-    with pytest.raises(NotFound):
-        find_head(nn.Sequential(nn.ReLU(), linear()), name="0")
+    for bad in ("0", 3, "1.weight"):
+        with pytest.raises(NotFound):
+            find_head(nn.Sequential(nn.ReLU(), linear()), name=bad)
 
 
 def test_a_declaration_is_checked():
@@ -366,9 +367,23 @@ def test_what_follows_the_layer_is_judged():
     probs = Net(lambda s, x: s.fc(x).softmax(-1), fc=linear())
     with pytest.warns(TemperanceWarning, match="probabilities"):
         assert find_head(probs, X).name == "fc"
-    squashed = Net(lambda s, x: 30 * torch.tanh(s.fc(x)), fc=linear())
-    with pytest.warns(TemperanceWarning, match="scale"):
-        assert find_head(squashed, X).name == "fc"
+    for std in (1.0, 1e-3, 0.0):  # many heads start at zero, which hides what follows
+        squashed = Net(lambda s, x: 30 * torch.tanh(s.fc(x) / 30), fc=linear())
+        nn.init.normal_(squashed.fc.weight, std=std)
+        nn.init.zeros_(squashed.fc.bias)
+        with pytest.warns(TemperanceWarning, match="scale"):
+            assert find_head(squashed, X).name == "fc"
+
+
+def test_an_example_without_rows():
+    with pytest.raises(InvalidInput) as error:
+        find_head(FOUND["fc"][0](), X[:0])
+    assert error.value.subject == "example"
+
+
+def test_a_model_without_values():
+    model = FOUND["fc"][0]().to("meta")
+    assert find_head(model, X).verified
 
 
 def test_batches_of_any_form():

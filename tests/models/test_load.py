@@ -1,6 +1,7 @@
 """Checkpoints as they lie on the disk: containers, prefixes, both kinds of heads, bad files."""
 
 import argparse
+import random
 
 import pytest
 import torch
@@ -185,6 +186,55 @@ def test_broken_files(content, tmp_path):
     with pytest.raises(InvalidInput) as error:
         load_checkpoint(Net(), file)
     assert error.value.subject == str(file)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_damaged_bytes_anywhere_are_a_clear_error(legacy, tmp_path):
+    """Of which torch raises KeyError, IndexError, AssertionError, struct.error and more."""
+    file, model, random_ = tmp_path / "damaged.pt", Net(), random.Random(0)
+    torch.save({"model": Net().state_dict()}, file, _use_new_zipfile_serialization=not legacy)
+    whole, outcomes = file.read_bytes(), set()
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in random_.sample(range(4, 600), 3):
+            damaged[place] = random_.randrange(256)
+        file.write_bytes(damaged)
+        try:
+            outcomes.add(type(load_checkpoint(model, file)).__name__)
+        except (InvalidInput, NotFound) as error:
+            outcomes.add(type(error).__name__)
+    assert "InvalidInput" in outcomes
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "subject"),
+    [
+        (None, {}, "source"),
+        (3, {}, "source"),
+        (b"last.pt", {}, "source"),
+        ([Net().state_dict()], {}, "source"),
+        (Net().state_dict(), {"prefix": None}, "prefix"),
+        (Net().state_dict(), {"prefix": 3}, "prefix"),
+    ],
+)
+def test_arguments_of_another_kind(source, settings, subject):
+    with pytest.raises(InvalidInput) as error:
+        load_checkpoint(Net(), source, **settings)
+    assert error.value.subject == subject
+
+
+def test_a_folder_is_named_as_one(tmp_path):
+    with pytest.raises(NotFound) as error:
+        load_checkpoint(Net(), tmp_path)
+    assert "folder" in error.value.found
+
+
+@pytest.mark.parametrize("prefix", ["model", "model."])
+def test_the_last_dot_of_a_prefix_may_be_left_out(prefix):
+    source, target = Net(), Net()
+    state = {f"model.{k}": v for k, v in source.state_dict().items()}
+    load_checkpoint(target, state | {"models.extra": torch.zeros(2)}, prefix=prefix)
+    assert same(values(source), values(target))
 
 
 def test_files_with_code_are_not_run(tmp_path):

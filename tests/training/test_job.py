@@ -20,6 +20,7 @@ from temperance.training.job import run_job
 from temperance.training.loop import Budget
 from temperance.training.plan import Plan, Progress
 from temperance.training.predict import predict
+from temperance.training.prepare import prepare
 
 ARMS = ("plain", "ln", "bn:T=sqrt", "bn:T=suggested")
 PLAN = Plan(
@@ -198,6 +199,19 @@ def test_other_weights_under_the_same_plan_are_refused(tmp_path):
     with pytest.raises(InvalidInput) as caught:
         run_job(plan, folder, resume=True)
     assert caught.value.subject == f"weights {file}"
+
+
+def test_another_width_than_the_advertised_one_is_told(tmp_path):
+    pytest.importorskip("timm")
+    x = load_digits().images
+    np.savez(tmp_path / "x.npz", x=x[:200].astype(np.uint8), y=load_digits().target[:200])
+    plan = replace(
+        PLAN, source=str(tmp_path / "x.npz"), model="timm:mobilenetv3_small_050", feature_dim=None,
+        train_rows=None, image_size=32, arms=("plain",), budget=Budget(epochs=1, batch_size=16),
+    )  # fmt: skip
+    prepared = prepare(plan)
+    assert prepared.task.feature_dim == 1024
+    assert any("advertises num_features = 288" in notice for notice in prepared.notices)
 
 
 @pytest.mark.parametrize("where", ["full", "inside"])
@@ -380,6 +394,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         "no config",
         "no weights",
         "other version",
+        "other order of classes",
         "not json",
     ],
 )
@@ -400,6 +415,10 @@ def test_a_harmed_folder_is_refused(done, tmp_path, harm):
         weights.unlink()
     elif harm == "other version":
         config.write_text(config.read_text().replace('"format_version": 1', '"format_version": 9'))
+    elif harm == "other order of classes":
+        changed = json.loads(config.read_text())
+        changed["class_map"]["names"].reverse()
+        config.write_text(json.dumps(changed))
     elif harm == "no temperature":
         lacking = json.loads(config.read_text())
         del lacking["posthoc_temperature"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from temperance.errors import InvalidInput
 from temperance.head import temperatures, tempered_heads
 from temperance.training import loop
 from temperance.training.arms import Arm
@@ -80,6 +81,50 @@ def test_a_cosine_head_is_shipped_as_it_is(arm, tmp_path):
     assert not bundle.config["temperature"]["folded"]
     state = load_file(tmp_path / "out" / "model.safetensors")
     assert not any("log_temperature" in name for name in state)
+
+
+def test_a_start_outside_of_the_bounds_is_refused_before_any_training(tmp_path):
+    plan = Plan(source="digits", model="mlp", feature_dim=16, arms=("plain", "bn:T=learned@1000"))
+    with pytest.raises(InvalidInput) as error:
+        run_job(plan, tmp_path / "out")
+    assert error.value.subject == "arm"
+    assert "1000" in error.value.found
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_arms_whose_titles_round_to_the_same_are_told_apart(tmp_path):
+    arms = ("cosine:s=adacos", "cosine:s=3.11", "bn:T=learned@4.001", "bn:T=learned@4.002")
+    plan = Plan(
+        source="digits",
+        model="mlp",
+        feature_dim=16,
+        arms=arms,
+        seeds=1,
+        train_rows=300,
+        budget=Budget(epochs=1, batch_size=50),
+    )
+    with torch.random.fork_rng(devices=[]):
+        comparison = run_job(plan, tmp_path / "out")
+    titles = [arm.title for arm in comparison.arms]
+    assert len(set(titles)) == 4
+    assert titles[:2] == ["cosine, s = 3.11 (cosine:s=adacos)", "cosine, s = 3.11 (cosine:s=3.11)"]
+
+
+def test_a_fixed_t_is_in_the_config_as_it_was_asked_for(tmp_path):
+    plan = Plan(
+        source="digits",
+        model="mlp",
+        feature_dim=16,
+        arms=("bn:T=3.3",),
+        seeds=1,
+        train_rows=300,
+        budget=Budget(epochs=1, batch_size=50),
+    )
+    with torch.random.fork_rng(devices=[]):
+        run_job(plan, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["temperature"]["value"] == 3.3  # not 3.299999952316284
+    assert config["temperature"]["training"] == "fixed"
 
 
 def test_a_fixed_arm_has_nothing_to_do_and_no_curve():

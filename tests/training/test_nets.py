@@ -156,6 +156,23 @@ def test_a_body_that_does_not_match_is_refused(tmp_path, change):
         build_net("convnet", **options, weights=path)
 
 
+def test_the_same_net_by_other_hands_is_told_how_to_come_in(tmp_path):
+    options = {"input_shape": (1, 8, 8), "n_classes": 4, "seed": 2}
+    module = build_net("convnet", **options).module
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    with pytest.raises(InvalidInput) as error:
+        build_net("convnet", **options, weights=tmp_path / "w.pth")
+    assert "write_safetensors('weights.safetensors', torch.load(path" in error.value.fix
+    path = saved(module, tmp_path / "w.safetensors", lambda s: {f"_{k}": v for k, v in s.items()})
+    with pytest.raises(InvalidInput) as error:
+        build_net("convnet", **options, weights=path)
+    assert "keeps no order" in error.value.fix
+    net = build_net("resnet", input_shape=(1, 8, 8), n_classes=4, seed=1).module
+    with pytest.raises(InvalidInput) as error:
+        build_net("convnet", **options, weights=saved(net, tmp_path / "r.safetensors"))
+    assert error.value.fix == "Check that the file belongs to this net."
+
+
 def test_weights_that_are_not_there(tmp_path):
     with pytest.raises(NotFound):
         build_net(

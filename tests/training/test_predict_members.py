@@ -166,7 +166,12 @@ def without(*names):
         (changed(probe={"logits": [[0.0]]}), "members.safetensors", "differ"),
         (changed(ensemble={"members": 3}), "config.json: state dict", "2"),
         (changed(ensemble={"members": "two"}), "config.json: members", "two"),
-        (changed(class_map={"names": ["a", "b"], "keys": []}), "config.json", "size mismatch"),
+        (changed(class_map={"names": ["a", "b"], "keys": []}), "config.json", "another order"),
+        (
+            changed(class_map={"names": ["a", "b"], "keys": []}, class_map_sha256=None),
+            "config.json",
+            "size mismatch",
+        ),
         (changed(model=7), "config.json", "TypeError"),
         (changed(preprocess={"shape": [1, 9, 9]}), "config.json", "shapes"),
         (changed(posthoc={"when": "during"}), "config.json", "during"),

@@ -31,9 +31,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(column, justify="right" if right else "left")
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = Console(markup=False, emoji=False)  # brackets are shapes or names, nothing of rich's
     if not console.is_terminal:  # a pipe or a file has no width: do not wrap what people keep
-        console = Console(width=_WIDE)
+        console = Console(width=_WIDE, markup=False, emoji=False)
     console.print(title, highlight=False)
     console.print(table)
 

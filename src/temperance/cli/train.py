@@ -39,8 +39,8 @@ def train(
     arm: Annotated[
         list[str] | None,
         typer.Option(
-            help="NORM[:T=VALUE][:smoothing=VALUE], repeatable. NORM: plain, bn, ln, cosine. "
-            "T: 4, sqrt, suggested, learned, 4..1 (a ramp); cosine heads also s=adacos, "
+            help="NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE], repeatable. NORM: plain, bn, ln, "
+            "cosine. T: 4, sqrt, suggested, learned, 4..1 (a ramp); cosine heads also s=adacos, "
             "s=adacos-dynamic, s=16."
         ),
     ] = None,

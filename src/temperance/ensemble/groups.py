@@ -22,7 +22,12 @@ times; 10 was among the best on fit rows in studies/sigma_ensemble, with AdamW."
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, *, lr: float, gamma_rate: float = GAMMA_RATE
+    model: nn.Module,
+    weight_decay: float,
+    *,
+    lr: float,
+    gamma_rate: float = GAMMA_RATE,
+    temperature_lr: float | None = None,
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters of an ensemble for an optimizer.
 
@@ -39,14 +44,15 @@ def parameter_groups(
         weight_decay: the decay of the weights, 0 or more.
         lr: learning rate of everything but gamma, above 0.
         gamma_rate: factor for gamma, above 0.
+        temperature_lr: learning rate of learned temperatures; None for ``lr``.
 
     Returns:
-        One to three groups: with decay, without, gamma. Together they hold every parameter that
-        requires a gradient exactly once.
+        One to four groups: with decay, without, learned temperatures if they have a rate of their
+        own, gamma. Together they hold every parameter that requires a gradient exactly once.
 
     Raises:
-        InvalidInput: if a number is out of range, the model is no Ensemble, or nothing is
-            trainable.
+        InvalidInput: if a number is out of range, the model is no Ensemble, nothing is trainable,
+            or there is a ``temperature_lr`` and no learned temperature.
 
     Example:
         >>> from torch import nn, optim
@@ -69,11 +75,13 @@ def parameter_groups(
             "temperance.parameter_groups.",
         )
     # the backbone, not the ensemble: its no_weight_decay() gives names as they are inside it
-    plain = head_groups.parameter_groups(ensemble.backbone, weight_decay)
+    plain = head_groups.parameter_groups(
+        ensemble.backbone, weight_decay, temperature_lr=temperature_lr
+    )
     norms = sigma_norms(ensemble).values()
     gammas = {norm.gamma for norm in norms if norm.gamma.requires_grad}
     groups = [
-        {**group, "params": [p for p in group["params"] if p not in gammas], "lr": float(lr)}
+        {"lr": float(lr), **group, "params": [p for p in group["params"] if p not in gammas]}
         for group in plain
     ]
     ordered = [norm.gamma for norm in norms if norm.gamma in gammas]

@@ -1,12 +1,15 @@
 """Is the exported graph the live model? A probe of several batch sizes, and the largest difference.
 
-What is expected comes from the live model, which is neither folded nor copied; temperatures,
-softmax and the mean of members are done once more here, in float64.
+What is expected comes from the live model, which is not folded (and copied only from an
+accelerator to the CPU); temperatures, softmax and the mean of members are done once more here, in
+float64.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +47,7 @@ class Difference:
 
     Attributes:
         sizes: rows of every batch.
+        free: axes of the output, other than the rows, whose size was not the same in all batches.
         max_abs_error: largest difference of an output.
         max_rel_error: the same, divided by the largest absolute output of the live model.
         agreement: share of the rows with the same most probable class.
@@ -51,6 +55,7 @@ class Difference:
     """
 
     sizes: tuple[int, ...]
+    free: tuple[int, ...]
     max_abs_error: float
     max_rel_error: float
     agreement: float
@@ -70,19 +75,21 @@ def compare(found: Exportable, run: Runner, *, tolerance: float | None = None) -
         The differences.
 
     Raises:
-        InvalidInput: if the graph fails at some batch size, gives another shape, or is too far from
-            the live model; or if that gives NaN or infinity.
+        InvalidInput: if the graph fails at some batch size, gives another shape, NaN or infinity,
+            or is too far from the live model; or if that gives NaN or infinity.
     """
-    batches = probe_batches(found)
+    batches, shapes = [], []
     largest, scale, same, rows = 0.0, 0.0, 0, 0
-    for tensors in batches:
-        expected = _live(found, tensors)
+    for choices in zip(probe_batches(found), probe_batches(found, noise=False), strict=True):
+        tensors, expected = _first_finite(found, choices)
         outputs = _graph(run, tensors, expected.shape)
+        batches.append(tensors)
+        shapes.append(expected.shape)
         largest = max(largest, float(np.abs(outputs - expected).max()))
         scale = max(scale, float(np.abs(expected).max()))
         equal = outputs.argmax(axis=-1) == expected.argmax(axis=-1)
         same, rows = same + int(equal.sum()), rows + equal.size
-    relative = largest / scale if largest else 0.0
+    relative = largest / scale if scale else math.inf if largest else 0.0
     allowed = found.options.tolerance or tolerance or _tolerance(found)
     sizes = tuple(len(tensors[0]) for tensors in batches)
     if not relative <= allowed:
@@ -90,43 +97,58 @@ def compare(found: Exportable, run: Runner, *, tolerance: float | None = None) -
             f"the outputs of the live model up to {allowed:g} of the largest",
             f"a relative difference of {relative:.3g} ({same} of {rows} top classes agree)",
         )
-    return Difference(sizes, largest, relative, same / rows, allowed)
+    batch = _batch_axis(found)
+    sides = enumerate(zip(*shapes, strict=True))
+    free = tuple(i for i, side in sides if i != batch and len({*side}) > 1)
+    return Difference(sizes, free, largest, relative, same / rows, allowed)
 
 
-def probe_batches(found: Exportable) -> list[tuple[Tensor, ...]]:
+def _batch_axis(found: Exportable) -> int:
+    return 1 if found.members and found.options.output == "logits" else 0
+
+
+def probe_batches(found: Exportable, *, noise: bool = True) -> list[tuple[Tensor, ...]]:
     """Draw the batches that a graph is tried on.
 
-    Numbers are those of the example with noise of its spread; ids, masks and the like are its rows.
-    Where other axes than the batch may have any size, one batch has half of them.
+    Numbers are those of the example with noise of its spread; ids, masks and the like are its rows,
+    but for a mask without padding, of which every second row gets some: a trace of a branch for
+    rows without padding would be wrong for others. Where other axes than the batch may have any
+    size, one batch has half of them.
 
     Args:
         found: what was exported.
+        noise: whether to add noise and padding; else all are rows of the example.
 
     Returns:
-        One tuple of tensors per batch; only the example where the batch has one size.
+        One tuple of tensors per batch; where it has one size, of that.
     """
     tensors, axes = found.tensors, found.options.axes
-    if 0 not in axes:
-        return [tensors]
     generator = torch.Generator().manual_seed(0)
-    batches = [_drawn(tensors, n, generator) for n in SIZES]
+    sizes = SIZES if 0 in axes else ()
+    batches = [_drawn(tensors, n, generator, noise=noise) for n in sizes]
     others = [axis for axis in axes if axis != 0]
     if others:
-        batches.append(tuple(_halved(t, others) for t in _drawn(tensors, SIZES[-1], generator)))
+        batches.append(tuple(_halved(t, others) for t in [tensors, *batches][-1]))
     return [*batches, tensors]
 
 
-def _drawn(tensors: Sequence[Tensor], n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def _drawn(
+    tensors: Sequence[Tensor], n: int, generator: torch.Generator, *, noise: bool
+) -> tuple[Tensor, ...]:
     size = len(tensors[0])
     index = torch.randint(size, (n,), generator=generator)
     drawn = []
     for t in tensors:
         if t.dim() == 0 or len(t) != size:
             drawn.append(t)
-        elif t.is_floating_point():
+        elif noise and t.is_floating_point():
             spread = float(t.double().std()) if t.numel() > 1 else 0.0
-            noise = torch.randn(n, *t.shape[1:], generator=generator).to(t.dtype)
-            drawn.append(t[index] + (spread or 1.0) * noise)
+            more = torch.randn(n, *t.shape[1:], generator=generator).to(t.dtype)
+            drawn.append(t[index] + (spread or 1.0) * more)
+        elif noise and t.dim() > 1 and bool((t == 1).all()):
+            padded = t[index]
+            padded[1::2, (t.shape[1] + 1) // 2 :] = 0
+            drawn.append(padded)
         else:
             drawn.append(t[index])
     return tuple(drawn)
@@ -140,6 +162,23 @@ def _halved(tensor: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 # ------------------------------------------------------------------ both sides
+def _first_finite(
+    found: Exportable, choices: Sequence[tuple[Tensor, ...]]
+) -> tuple[tuple[Tensor, ...], Floats]:
+    """The first batch with finite outputs: noise may lead where a model is not defined."""
+    for tensors in choices:
+        with suppress(Exception) if tensors is not choices[-1] else nullcontext():
+            expected = _live(found, tensors)
+            if np.isfinite(expected).all():
+                return tensors, expected
+    raise InvalidInput(
+        "example",
+        expected="inputs with finite logits",
+        found="NaN or infinity from the live model",
+        fix="Pass a batch as it comes in practice.",
+    )
+
+
 def _live(found: Exportable, tensors: Sequence[Tensor]) -> Floats:
     """What the live model says, with everything behind its logits in float64."""
     model, posthoc = found.live, found.posthoc
@@ -154,12 +193,7 @@ def _live(found: Exportable, tensors: Sequence[Tensor]) -> Floats:
             raw = logits_of(call_model(model, inputs), key=found.options.output_key)
     z = raw.double().cpu().numpy()
     if not np.isfinite(z).all():
-        raise InvalidInput(
-            "example",
-            expected="inputs with finite logits",
-            found="NaN or infinity from the live model",
-            fix="Pass a batch as it comes in practice.",
-        )
+        return np.asarray(z)
     temperatures = posthoc.temperatures or (1.0,)
     if found.members is None:
         z = apply_temperature(z, temperatures[0])
@@ -185,6 +219,8 @@ def _graph(run: Runner, tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Fl
         ) from error
     if outputs.shape != shape:
         raise _not_the_same(f"outputs of shape {list(shape)}", f"shape {list(outputs.shape)}")
+    if not np.isfinite(outputs).all():  # no comparison with NaN is above a tolerance
+        raise _not_the_same("finite outputs, as the live model has", "NaN or infinity")
     return np.asarray(outputs)
 
 

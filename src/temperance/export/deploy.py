@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,9 +19,11 @@ from temperance.export.records import ExportOptions, Posthoc, posthoc_of
 from temperance.head import TemperedHead, fold
 from temperance.head.cosine import CosineLinear
 from temperance.head.surgery import shared_names, tempered_heads
-from temperance.models import call_model, logits_of, split_batch, unwrap
+from temperance.models import call_model, device_of, logits_of, split_batch, unwrap
 
 __all__ = ["Deployed", "Exportable", "Form", "exportable", "refuse_training"]
+
+_LOOKS_LIKE_PROBS = 5e-3  # as in evaluation: logits whose rows all sum to 1 this closely
 
 
 class Deployed(nn.Module):
@@ -110,7 +113,8 @@ class Exportable:
     """What goes into an exporter, and what is known of it.
 
     Attributes:
-        live: the model that was given, without wrappers; it is not changed.
+        live: the model that was given, without wrappers; it is not changed. Of a model on an
+            accelerator a copy on the CPU, not folded: its products may be rounded to 10 bits there.
         module: the module to export, on the CPU.
         tensors: an example of its inputs, on the CPU.
         form: how they go in.
@@ -150,24 +154,28 @@ def exportable(
         The module with all that is known of it.
 
     Raises:
-        InvalidInput: for a model in training mode, inputs that are no tensors, or whatever ``fold``
-            refuses.
+        InvalidInput: for a model in training mode, or one that gives probabilities; for inputs that
+            are no tensors; or whatever ``fold`` refuses.
     """
     live = unwrap(model)
     refuse_training(live)
     form, tensors = _tensors(example)
+    _check_axes(tensors, options)
     tensors = tuple(_cast(t.detach().cpu().clone(), dtype) for t in tensors)
-    copied = copy.deepcopy(live).cpu()
+    live = live if device_of(live).type == "cpu" else copy.deepcopy(live).cpu()
+    copied = copy.deepcopy(live)
     other = next((t.dtype for t in _all(copied) if _differs(t, dtype)), None)
     notes: tuple[str, ...] = ()
     if other is not None and dtype is not None:
         notes = (f"written in {_word(dtype)}; the model has {_word(other)}",)
         copied = copied.to(dtype)
-    copied, folded, kept = _fold(copied, form.rebuilt(tensors))
-    bare = Deployed(copied, form, options=replace(options, output="logits"), posthoc=Posthoc())
-    with torch.no_grad():
-        shape = tuple(bare(*tensors).shape)
+    with _runs_in(None if other is None else dtype), torch.no_grad():
+        copied, folded, kept = _fold(copied, form.rebuilt(tensors))
+        bare = Deployed(copied, form, options=replace(options, output="logits"), posthoc=Posthoc())
+        logits = bare(*tensors)
+    shape = tuple(logits.shape)
     _check_shape(shape, bare.members, options)
+    _refuse_probs(logits, bare.members)
     posthoc = posthoc_of(options, members=bare.members, n_classes=shape[-1])
     module = Deployed(copied, form, options=options, posthoc=posthoc).requires_grad_(False)
     return Exportable(
@@ -190,6 +198,22 @@ def refuse_training(model: nn.Module) -> None:
 
 
 # ------------------------------------------------------------------ helpers
+@contextmanager
+def _runs_in(dtype: torch.dtype | None) -> Iterator[None]:
+    """Say so where a model that was converted does not run: its forward converts by itself."""
+    try:
+        yield
+    except RuntimeError as error:
+        if dtype is None:
+            raise
+        raise InvalidInput(
+            "model",
+            expected=f"one that also runs in {_word(dtype)}, which is what the file is written in",
+            found=(str(error).strip().splitlines() or [""])[0][:200],
+            fix="Take conversions out of forward, or use the format torch-export.",
+        ) from error
+
+
 def _fold(model: nn.Module, inputs: Any) -> tuple[nn.Module, tuple[str, ...], tuple[str, ...]]:
     """Fold a copy in place; also the names of the folded heads, and what else there is to say."""
     heads = {} if hasattr(model, "members") else tempered_heads(model)
@@ -232,11 +256,44 @@ def _tensors(example: Any) -> tuple[Form, tuple[Tensor, ...]]:
             found="no inputs" if not values else f"a {type(bad).__name__}",
             fix="Pass one batch as the loader yields it; what is no tensor belongs into forward.",
         )
+    if not values[0].dim() or any(not v.numel() for v in values):
+        raise InvalidInput(
+            "example",
+            expected="rows along the first axis of the first input",
+            found="none",
+            fix="Pass a batch as it comes in practice.",
+        )
     if any(bool(torch.isnan(v).any()) for v in values if v.is_floating_point()):
         raise InvalidInput(
             "example", expected="numbers", found="NaN", fix="Pass a batch as it comes in practice."
         )
     return form, values
+
+
+def _check_axes(tensors: tuple[Tensor, ...], options: ExportOptions) -> None:
+    most = max(t.dim() for t in tensors)
+    bad = next((axis for axis in options.axes if axis >= most), None)
+    if bad is not None:
+        raise InvalidInput(
+            "axes",
+            expected=f"axes of the inputs, 0 to {most - 1}",
+            found=str(bad),
+            fix="Count them from 0, the rows.",
+        )
+
+
+def _refuse_probs(logits: Tensor, members: int | None) -> None:
+    """A softmax in the model would be taken for logits, and divided by T or put into another."""
+    if logits.dim() != (2 if members is None else 3) or logits.shape[-1] < 2:
+        return
+    inside = bool((logits >= 0).all()) and bool((logits <= 1).all())
+    if inside and bool(((logits.sum(dim=-1) - 1).abs() <= _LOOKS_LIKE_PROBS).all()):
+        raise InvalidInput(
+            "output of the model",
+            expected="numbers before the softmax",
+            found="probabilities: all rows lie in [0, 1] and sum to 1",
+            fix="Take the softmax out of the model; output='probs' puts one into the graph.",
+        )
 
 
 def _check_shape(shape: tuple[int, ...], members: int | None, options: ExportOptions) -> None:
@@ -251,6 +308,13 @@ def _check_shape(shape: tuple[int, ...], members: int | None, options: ExportOpt
             fix="Export plain logits: the axis of the classes is yours to choose."
             if len(shape) > wanted
             else "Pass a batch of rows to a model that classifies each.",
+        )
+    if options.output == "probs" and shape[-1] < 2:
+        raise InvalidInput(
+            "output of the model",
+            expected="a logit for each of two classes or more",
+            found="one logit, whose softmax is 1",
+            fix="Export the logits: the sigmoid of it is the probability of the second class.",
         )
 
 

@@ -127,6 +127,9 @@ def finish(path: Path, made: Written, found: Exportable, difference: Difference)
     shape: list[int | str] = list(found.shape)
     shape = [batch, shape[-1]] if found.options.output == "probs" else shape
     shape[1 if found.members and found.options.output == "logits" else 0] = batch
+    others = [name for axis, name in axes.items() if axis]
+    for axis in difference.free:
+        shape[axis] = others[0] if len(others) == 1 else "any"
     return ExportReport(
         format=made.format,
         path=str(path),

@@ -33,7 +33,8 @@ def accumulate_statistics(model: nn.Module, accumulation: int) -> dict[str, floa
 
     Args:
         model: the model, changed in place. The momentum before the first call is kept with each
-            layer, so that a later call with another k, or 1, starts from it.
+            layer, so that a later call with another k, or 1, starts from it; one that was set since
+            then counts instead.
         accumulation: k, batches per optimizer step, at least 1.
 
     Returns:
@@ -58,10 +59,18 @@ def accumulate_statistics(model: nn.Module, accumulation: int) -> dict[str, floa
     norms = require_running_norms(unwrap(model), fix)
     found: dict[str, float | None] = {}
     for name, norm in norms.items():
-        momentum = norm.__dict__.setdefault(_PER_STEP, momentum_of(norm))
+        momentum = _per_step(norm)
         found[name] = None if momentum is None else _per_batch(momentum, k)
         set_momentum(norm, found[name])
+        norm.__dict__[_PER_STEP] = (momentum, found[name])
     return found
+
+
+def _per_step(norm: nn.Module) -> float | None:
+    """The momentum before the first call, unless someone has set another one since."""
+    now = momentum_of(norm)
+    before, set_then = norm.__dict__.get(_PER_STEP, (now, now))
+    return before if now == set_then else now
 
 
 def _per_batch(momentum: float, k: int) -> float:

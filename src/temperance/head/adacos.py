@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ SCALE_BOUNDS = (0.1, 1 / MIN_TEMPERATURE)
 """Where the running scale is kept. The paper has no bounds; its formula falls below 0 where the
 angles to the other classes are wide and the scale was large."""
 
+_ID_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 def adacos_scale(cosines: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
     """Give the scale of the next step from the angles of a batch.
@@ -33,8 +36,11 @@ def adacos_scale(cosines: Tensor, targets: Tensor, scale: Tensor | float) -> Ten
         scale: ``s`` of the step before.
 
     Returns:
-        ``s'``, a scalar in float64, not bounded; of an even number of rows, the median is the mean
-        of the middle two.
+        ``s'``, a scalar in float64 (float32 on devices without), not bounded; of an even number of
+        rows, the median is the mean of the middle two.
+
+    Raises:
+        InvalidInput: if there are no rows, shapes differ, or a class id is out of range.
 
     Example:
         >>> import math, torch
@@ -47,30 +53,37 @@ def adacos_scale(cosines: Tensor, targets: Tensor, scale: Tensor | float) -> Ten
         X. Zhang et al., "AdaCos: adaptively scaling cosine logits for effectively learning deep
         face representations", CVPR 2019, arXiv 1905.00292, section 4.3.
     """
-    wide = cosines.detach().double().clamp(-1, 1)
-    own = targets.reshape(-1, 1)
+    rows, own = _checked(cosines, targets, None)
+    if not len(rows) or cosines.ndim != 2:
+        raise _invalid("cosines", "one row or more, [n, C]", f"shape {list(cosines.shape)}")
+    wide, own = _wide(rows).clamp(-1, 1), own[:, None]
     others = (wide * torch.as_tensor(scale, dtype=wide.dtype, device=wide.device)).scatter(
         1, own, -math.inf
     )
     log_b = others.flatten().logsumexp(0) - math.log(len(wide))
-    median = wide.gather(1, own).acos().quantile(0.5)
+    angles = wide.gather(1, own).flatten().acos().sort().values
+    median = (angles[(len(angles) - 1) // 2] + angles[len(angles) // 2]) / 2
     return log_b / median.clamp(max=math.pi / 4).cos()
 
 
 def adapt_scale(
     head: TemperedHead, logits: Tensor, targets: Tensor, *, ignore_index: int = -100
 ) -> Tensor:
-    """Set the T of a cosine head from a training batch, and give the batch's logits at that T.
+    """Move the T of a cosine head by a training batch, and give the batch's logits at the new T.
 
     One line between the model and the loss::
 
         logits = adapt_scale(head, model(x), y)
         loss = cross_entropy(logits, y)
 
-    In evaluation mode T stays and the logits come back as they are, so that the same function of
-    model, batch and labels can serve training and validation. T is the head's buffer: it is saved
+    The head takes the new T at the end of the backward pass (at once where there will be none):
+    until then it is part of a graph that may compute parts of the model again, as compiled and
+    checkpointed ones do. In evaluation mode T stays and the logits come back as they are, so that
+    one function can serve training and validation. T is the head's buffer: it is saved
     with the weights and logged by ``temperatures``. Under DistributedDataParallel each process
-    measures its own rows, and the first one's T goes to all with the next forward pass.
+    measures its own rows, and the first one's T goes to all with the next forward pass; where
+    buffers are not handed around, call ``equalize_statistics(model, how="broadcast")`` before
+    evaluation.
 
     Args:
         head: a TemperedHead with ``norm="cosine"`` and a fixed T, started at
@@ -95,6 +108,7 @@ def adapt_scale(
         >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
         >>> before = model(x)
         >>> logits = adapt_scale(head, before, y)
+        >>> nn.functional.cross_entropy(logits, y).backward()
         >>> torch.testing.assert_close(logits * head.temperature, before * 1.02)
 
     Reference:
@@ -103,18 +117,34 @@ def adapt_scale(
     _check_head(head)
     if not head.training:
         return logits
-    rows, own = _checked(logits, targets, ignore_index)
+    rows, own = _checked(logits, targets, ignore_index, classes=head.out_features)
     if not len(rows):
         return logits
     before = head.temperature.detach().clone()
     with torch.no_grad():
-        scale = adacos_scale(rows.double() * before, own, 1 / before.double())
-        scale = torch.where(torch.isfinite(scale), scale.clamp(*SCALE_BOUNDS), 1 / before.double())
-        head.temperature.copy_(1 / scale)
-        ratio = (before.double() * scale).to(logits.dtype)
+        now = 1 / _wide(before)
+        scale = adacos_scale(_wide(rows) / now, own, now)
+        scale = torch.where(torch.isfinite(scale), scale.clamp(*SCALE_BOUNDS), now)
+        ratio = (scale / now).to(logits.dtype)
     if head.gradient_compensation:  # it was made for the T before
         logits = scale_gradient(logits, 1 / ratio)
-    return logits * ratio
+    logits = logits * ratio
+    if logits.requires_grad:
+        logits.register_hook(partial(_after_backward, head, 1 / scale))
+    else:
+        _move(head, 1 / scale)
+    return logits
+
+
+def _after_backward(head: TemperedHead, temperature: Tensor, _gradient: Tensor) -> None:
+    """Within the backward pass: move T when it is through (DistributedDataParallel's own way)."""
+    done = partial(_move, head, temperature)
+    torch.autograd.Variable._execution_engine.queue_callback(done)
+
+
+def _move(head: TemperedHead, temperature: Tensor) -> None:
+    with torch.no_grad():
+        head.temperature.copy_(temperature)
 
 
 def _check_head(head: Any) -> None:
@@ -135,18 +165,25 @@ def _check_head(head: Any) -> None:
         )
 
 
-def _checked(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.device.type == "mps" else x.double()
+
+
+def _checked(
+    logits: Any, targets: Any, ignore_index: int | None, *, classes: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Rows and their class ids, without the ignored ones."""
-    if targets.shape != logits.shape[:-1] or targets.is_floating_point():
-        raise InvalidInput(
-            "targets",
-            expected=f"class ids of shape {list(logits.shape[:-1])}",
-            found=f"{targets.dtype} of shape {list(targets.shape)}",
-            fix="Give one class id for each row of logits.",
-        )
+    floats = isinstance(logits, Tensor) and logits.ndim > 0 and logits.is_floating_point()
+    if not floats or classes not in (None, logits.shape[-1]):
+        wanted = f"a tensor of floating type, [..., {classes or 'C'}]"
+        raise _invalid("logits", wanted, _kind(logits))
+    shape, ids = list(logits.shape[:-1]), isinstance(targets, Tensor)
+    if not ids or list(targets.shape) != shape or targets.dtype not in _ID_TYPES:
+        raise _invalid("targets", f"class ids of shape {shape}", _kind(targets))
     rows, own = logits.detach().reshape(-1, logits.shape[-1]), targets.reshape(-1).long()
-    kept = own != ignore_index
-    rows, own = rows[kept], own[kept]
+    if ignore_index is not None:
+        kept = own != ignore_index
+        rows, own = rows[kept], own[kept]
     bad = (own < 0) | (own >= rows.shape[1])
     if bool(bad.any()):
         raise InvalidInput(
@@ -156,3 +193,14 @@ def _checked(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor
             fix="Map labels to ids, or pass ignore_index for those to leave out.",
         )
     return rows, own
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {list(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def _invalid(subject: str, expected: str, found: str) -> InvalidInput:
+    fix = "Give logits of one row, and one class id, for each example of the batch."
+    return InvalidInput(subject, expected=expected, found=found, fix=fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class CosineLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Give the cosines, ``[..., C]``, float32 or wider."""
-        with torch.autocast(input.device.type, enabled=False):
+        with nullcontext() if input.is_meta else torch.autocast(input.device.type, enabled=False):
             weight = self.unit_weight()
             x = _unit(input, self.eps)
             dtype = torch.promote_types(x.dtype, weight.dtype)

@@ -17,6 +17,7 @@ from temperance.head.running import (
     is_synchronized,
     pools_rows,
     require_running_norms,
+    running_norms,
     statistics_of,
 )
 from temperance.head.surgery import tempered_heads
@@ -25,6 +26,7 @@ from temperance.models.probe import unwrap
 __all__ = ["WAYS", "EqualizedStatistics", "equalize_statistics"]
 
 WAYS = ("pool", "broadcast")
+_NONE = "Only BatchNorm and its like have statistics of the data; leave this call out."
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,12 @@ def equalize_statistics(
         The variance of a mixture (law of total variance). Statistics per process and what to do
         about them: PyTorch's documentation of DistributedDataParallel.
     """
-    plain = unwrap(model)
-    fix = "Only BatchNorm and its like have statistics of the data; leave this call out."
-    norms = require_running_norms(plain, fix)
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return EqualizedStatistics(tuple(norms), 1, 0.0, 1.0)
+    plain, norms = unwrap(model), running_norms(unwrap(model))
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) < 2:
+        _refuse(_wrong_arguments(how, rows, 0, 1), "")
+        return EqualizedStatistics(tuple(require_running_norms(plain, _NONE)), 1, 0.0, 1.0)
     weights = _agree(plain, norms, how=how, rows=rows, source=source, group=group)
+    require_running_norms(plain, _NONE)  # now that no rank waits for the others
     if how == "pool":
         _warn_broadcasting(model, norms)
     mean, var, counts = _flat(norms)
@@ -196,19 +198,17 @@ def _agree(
     """
     world = dist.get_world_size(group)
     wrong = _wrong_arguments(how, rows, source, world) or _not_finite(norms)
-    shapes = {name: tuple(statistics_of(norm)[0].shape) for name, norm in norms.items()}
+    shapes = [(name, tuple(statistics_of(norm)[0].shape)) for name, norm in norms.items()]
     temperatures = {n: float(h.temperature) for n, h in tempered_heads(model).items()}
-    mine = (wrong, (how, source, shapes), temperatures, None if wrong else rows)
+    alike = (how, source, shapes, tuple(temperatures))
+    mine = (wrong, None if wrong else alike, temperatures, None if wrong else rows)
     everyone: list[Any] = [None] * world
     dist.all_gather_object(everyone, mine, group=group)
     for rank, (error, *_) in enumerate(everyone):
-        if error:
-            subject, expected, found = error
-            raise InvalidInput(f"{subject} on rank {rank}", expected=expected, found=found,
-                               fix="Call it alike on every rank.")  # fmt: skip
+        _refuse(error, f" on rank {rank}")
     first = everyone[0]
     for rank, (_, layers, theirs, given) in enumerate(everyone):
-        hotter = how == "pool" and theirs != first[2]
+        hotter = how == "pool" and layers == first[1] and theirs != first[2]
         if layers != first[1] or hotter or (given is None) != (first[3] is None):
             what = "temperatures" if hotter else "layers or arguments"
             raise InvalidInput(
@@ -226,6 +226,13 @@ def _agree(
     return weights
 
 
+def _refuse(wrong: tuple[str, str, str] | None, where: str) -> None:
+    if wrong:
+        subject, expected, found = wrong
+        raise InvalidInput(f"{subject}{where}", expected=expected, found=found,
+                           fix="Call it alike on every rank.")  # fmt: skip
+
+
 def _wrong_arguments(how: Any, rows: Any, source: Any, world: int) -> tuple[str, str, str] | None:
     if how not in WAYS:
         return "how", " or ".join(WAYS), repr(how)
@@ -237,7 +244,10 @@ def _wrong_arguments(how: Any, rows: Any, source: Any, world: int) -> tuple[str,
 
 
 def _whole(value: Any) -> bool:
-    return not isinstance(value, bool) and hasattr(value, "__index__") and value >= 0
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= 0
+    except TypeError:  # also of arrays
+        return False
 
 
 def _not_finite(norms: Mapping[str, nn.Module]) -> tuple[str, str, str] | None:

@@ -162,7 +162,6 @@ def _fold_head(
     head: TemperedHead, name: str, *, shared: tuple[str, ...]
 ) -> OutputLayer | nn.Sequential:
     _check_foldable(head, name, shared)
-    _refresh(head)
     weight, bias = _folded_weights(head)
     new = empty_like(head.linear, bias=bias is not None)
     with torch.no_grad():
@@ -174,14 +173,6 @@ def _fold_head(
     whole = new if not isinstance(head.linear, CosineLinear) else _on_unit_length(head.linear, new)
     cast(Any, new).fold_report = _compare(head, whole, name)
     return whole
-
-
-def _refresh(head: TemperedHead) -> None:
-    """Let hooks that compute the weight (old weight_norm, pruning) do so now, without gradient."""
-    if "weight" in head.linear.__dict__:
-        weight = head.linear.weight
-        with evaluating(head), torch.no_grad():
-            head.linear(weight.new_zeros(1, *weight.shape[1:]))
 
 
 def _on_unit_length(old: CosineLinear, new: OutputLayer) -> nn.Sequential:
@@ -275,6 +266,9 @@ def _check_foldable(head: TemperedHead, name: str, shared: tuple[str, ...]) -> N
         kind = type(head.linear)
         found = f"{kind.__module__}.{kind.__qualname__}"
         raise _cannot(subject, "a plain output layer", found, fix)
+    if "weight" in head.linear.__dict__:  # it may be that of an earlier step
+        fix = "Make it plain first: remove_weight_norm, remove_spectral_norm or prune.remove."
+        raise _cannot(subject, "a weight that is a parameter", "one that a hook computes", fix)
     tensors = {**dict(head.named_parameters()), **dict(head.named_buffers())}
     bad = [n for n, t in tensors.items() if not bool(torch.isfinite(t).all())]
     if bad:

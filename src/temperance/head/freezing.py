@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import InvalidInput, NotFound
+from temperance.head.running import names_of, require_values
 from temperance.head.surgery import tempered_heads
 from temperance.models.checkpoints import strip_prefixes
 from temperance.models.probe import unwrap
@@ -62,8 +63,9 @@ def freeze(model: nn.Module, *, trained: str | Sequence[str] | None = None) -> F
 
     Raises:
         NotFound: if there is no tempered head and ``trained`` is None, or a name fits no module.
-        InvalidInput: if nothing would be frozen, a parameter belongs to both sides (tied weights),
-            or DistributedDataParallel already counts on its gradients; the model is unchanged.
+        InvalidInput: if nothing would be frozen, a parameter belongs to both sides (tied weights)
+            or has no values yet, or DistributedDataParallel already counts on its gradients. The
+            model is then unchanged.
 
     Example:
         >>> import torch
@@ -78,12 +80,15 @@ def freeze(model: nn.Module, *, trained: str | Sequence[str] | None = None) -> F
         >>> model[1].training, head.norm.training
         (False, True)
     """
-    _refuse_reducer(model)
+    _refuse_reducer(model, "freeze", "waits for the gradient of every parameter")
     model = unwrap(model)
     names = _trained_names(model, trained)
     kept = {m for n in names for m in model.get_submodule(n).modules()}
     mixed = {m for m in model.modules() if m not in kept and not kept.isdisjoint(m.modules())}
     _check_sides(model, kept, mixed)
+    state = _frozen_tensors(model, kept, mixed)
+    require_values(state)
+    digests = {name: _digest(tensor) for name, tensor in state.items()}
     _release(model)
     for module in model.modules():
         if module in kept:
@@ -92,12 +97,11 @@ def freeze(model: nn.Module, *, trained: str | Sequence[str] | None = None) -> F
         if module not in mixed:
             module.__dict__["train"] = functools.partial(_stay_in_evaluation, module)
             module.training = False
-    state = _frozen_tensors(model, kept, mixed)
     return Frozen(
         modules=tuple(_outermost(model, kept | mixed)),
         trained=names,
         n_parameters=sum(t.numel() for t in state.values() if isinstance(t, nn.Parameter)),
-        digests={name: _digest(tensor) for name, tensor in state.items()},
+        digests=digests,
     )
 
 
@@ -105,10 +109,14 @@ def unfreeze(model: nn.Module) -> None:
     """Take back what ``freeze`` did, in place; the values stay as they are.
 
     Parameters that were trainable before are so again; modules follow the mode of the model. Add
-    the parameters to the optimizer (``add_param_group``) or build it anew.
+    the parameters to the optimizer (``add_param_group``) or build it anew. DistributedDataParallel
+    does not send their gradients around: unfreeze the model inside and wrap it anew.
 
     Args:
         model: a model that was frozen; any other one stays as it is.
+
+    Raises:
+        InvalidInput: if it is wrapped in DistributedDataParallel.
 
     Example:
         >>> from torch import nn
@@ -119,6 +127,7 @@ def unfreeze(model: nn.Module) -> None:
         >>> all(p.requires_grad for p in model.parameters()), model[0].training
         (True, True)
     """
+    _refuse_reducer(model, "unfreeze", "sends no gradients of what was frozen when it was built")
     _release(unwrap(model))
 
 
@@ -212,7 +221,7 @@ def _trained_names(model: nn.Module, trained: str | Sequence[str] | None) -> tup
         return heads
     known = [name for name, _ in model.named_modules()]
     names: list[str] = []
-    for pattern in [trained] if isinstance(trained, str) else list(trained):
+    for pattern in names_of(trained, "trained"):
         fitting = [n for n in known if n and fnmatchcase(n, pattern)]
         if not fitting:
             raise NotFound(
@@ -242,13 +251,14 @@ def _check_sides(model: nn.Module, kept: set[nn.Module], mixed: set[nn.Module]) 
     raise InvalidInput("parts to freeze", expected=expected, found=found, fix=fix)
 
 
-def _refuse_reducer(model: nn.Module) -> None:
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+def _refuse_reducer(model: nn.Module, verb: str, trouble: str) -> None:
+    parallel = nn.parallel.DistributedDataParallel
+    if isinstance(model, nn.Module) and any(isinstance(m, parallel) for m in model.modules()):
         raise InvalidInput(
-            "model to freeze",
+            f"model to {verb}",
             expected="a model that is not wrapped yet",
-            found="DistributedDataParallel, which waits for the gradient of every parameter",
-            fix="Freeze first, then wrap.",
+            found=f"DistributedDataParallel, which {trouble}",
+            fix=f"Call {verb} on the model inside (.module), then wrap it anew.",
         )
 
 

@@ -18,8 +18,10 @@ from temperance.head.freezing import is_frozen
 from temperance.head.running import (
     check_finite,
     momentum_of,
+    names_of,
     pools_rows,
     require_running_norms,
+    require_values,
     set_momentum,
     statistics_of,
 )
@@ -93,8 +95,9 @@ def recompute_statistics(
 
     Raises:
         NotFound: if there is no layer with running statistics, or a name fits none.
-        InvalidInput: if no batch has two rows, or statistics are not finite. The model is then
-            unchanged.
+        InvalidInput: if no batch has two rows, none of the layers is called, statistics are not
+            finite or too large for their type, or they are no tensors to write to. The model is
+            then unchanged.
 
     Example:
         >>> import torch
@@ -114,6 +117,7 @@ def recompute_statistics(
     limit = checked_max_batches(max_batches)
     model = unwrap(model)
     chosen = _chosen(model, norms)
+    _check_writable(chosen)
     sums = {name: _Sums(norm) for name, norm in chosen.items()}
     rows, batches, skipped = _read(model, loader, sums, limit, progress)
     if batches == 0:
@@ -124,8 +128,11 @@ def recompute_statistics(
             fix="Pass the training data; an iterator that was used up yields nothing.",
         )
     found = {name: s.result() for name, s in sums.items() if s.calls}
-    new = {name: (mean, variance) for name, (mean, variance, _) in found.items()}
-    check_finite(new, "Look at the data, and at the weights in front of that layer.")
+    _check_called(found, chosen)
+    new = {n: (m.to(stats[0]), v.to(stats[1])) for n, (m, v, _) in found.items()
+           for stats in (statistics_of(chosen[n]),)}  # fmt: skip
+    check_finite(new, "Look at the data, and at the weights in front of that layer; keep norms in "
+                 "float32, since float16 ends at 65504.")  # fmt: skip
     shift, ratio = _figures(chosen, found)
     for name, pair in new.items():
         _write(chosen[name], pair, sums[name].calls)
@@ -152,12 +159,12 @@ class _Sums:
         self.mean = torch.zeros(shape, dtype=torch.float64)
         self.squares = torch.zeros(shape, dtype=torch.float64)
 
-    def __call__(self, norm: nn.Module, args: tuple[Any, ...], _output: Any) -> None:
+    def __call__(self, norm: nn.Module, args: Any, named: Mapping[str, Any], _output: Any) -> None:
         """Merge one call: a forward hook."""
         if not norm.training:  # an ensemble that looks where its rows become M
             return
         mean, variance = (t.detach().to("cpu", torch.float64) for t in statistics_of(norm))
-        n = self._count(norm, args[0])
+        n = self._count(norm, [*args, *named.values()][0])
         pooled = pools_rows(norm)
         total, delta = self.values + n, mean - self.mean
         self.squares += variance * (n - 1 if pooled else n)
@@ -213,7 +220,7 @@ def _listening(sums: Mapping[str, _Sums]) -> Iterator[None]:
                 {n: b.clone() for n, b in own.norm._buffers.items() if b is not None}
             )
             stack.callback(set_momentum, own.norm, momentum_of(own.norm))
-            stack.callback(own.norm.register_forward_hook(own).remove)
+            stack.callback(own.norm.register_forward_hook(own, with_kwargs=True).remove)
             set_momentum(own.norm, 1.0)
             own.norm.training = True  # put back by ``evaluating``
         yield
@@ -265,12 +272,36 @@ def _warn_dead(dead: Mapping[str, int]) -> None:
         )
 
 
+def _check_writable(norms: Mapping[str, nn.Module]) -> None:
+    """Before the pass, so that it is not lost, and nothing is half written."""
+    for name, norm in norms.items():
+        require_values({f"{name}.{n}": b for n, b in norm._buffers.items() if b is not None})
+        made = any(b is not None and b.is_inference() for b in norm._buffers.values())
+        if made and not torch.is_inference_mode_enabled():
+            raise InvalidInput(
+                f"statistics of {name!r}",
+                expected="tensors to write to",
+                found="some that were made under torch.inference_mode()",
+                fix="Build or load the model outside of it.",
+            )
+
+
+def _check_called(found: Mapping[str, Any], norms: Mapping[str, nn.Module]) -> None:
+    if not found:
+        raise InvalidInput(
+            "norms",
+            expected="layers that the model calls",
+            found=f"no call of {', '.join(list(norms)[:6])}",
+            fix="Name other layers, or look whether the model uses these.",
+        )
+
+
 def _chosen(model: nn.Module, norms: str | Sequence[str] | None) -> dict[str, nn.Module]:
     known = require_running_norms(
         model, "Only BatchNorm and its like have statistics of the data; leave this call out."
     )
     if norms is not None:
-        patterns = [norms] if isinstance(norms, str) else list(norms)
+        patterns = names_of(norms, "norms")
         for pattern in patterns:
             if not any(fnmatchcase(n, pattern) for n in known):
                 raise NotFound(

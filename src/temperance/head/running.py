@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNorm
+from torch.nn.parameter import is_lazy
 
 from temperance.errors import InvalidInput, NotFound
 
@@ -15,8 +16,10 @@ __all__ = [
     "check_finite",
     "is_synchronized",
     "momentum_of",
+    "names_of",
     "pools_rows",
     "require_running_norms",
+    "require_values",
     "running_norms",
     "set_momentum",
     "statistics_of",
@@ -46,6 +49,33 @@ def require_running_norms(model: nn.Module, fix: str) -> dict[str, nn.Module]:
         found = f"{type(model).__name__} has no layer that keeps any"
         raise NotFound("running statistics", found=found, fix=fix)
     return norms
+
+
+def names_of(value: Any, subject: str) -> list[str]:
+    """Give names or patterns of modules as a list; one alone is a string."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, Iterable) and not isinstance(names, nn.Module):
+        names = list(names)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise InvalidInput(
+        subject,
+        expected="names of modules, or patterns",
+        found=f"a {type(value).__name__}",
+        fix="Take names from model.named_modules(); * stands for anything.",
+    )
+
+
+def require_values(tensors: Mapping[str, Tensor]) -> None:
+    """Raise InvalidInput for lazy and meta tensors, which have no values; the first is named."""
+    for name, tensor in tensors.items():
+        if is_lazy(tensor) or tensor.is_meta:
+            raise InvalidInput(
+                f"tensor {name!r}",
+                expected="one with values",
+                found="one of a lazy module" if is_lazy(tensor) else "one on the meta device",
+                fix="Load the weights, or run one batch of data, first.",
+            )
 
 
 def statistics_of(norm: nn.Module) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ class Ramp:
         check_temperature(self.end)
         if self.shape not in SHAPES:
             raise _invalid("shape of the ramp", " or ".join(SHAPES), repr(self.shape))
-        if not 0 <= self.begin < self.until <= 1:
+        real = _is_real(self.begin) and _is_real(self.until)
+        if not real or not 0 <= self.begin < self.until <= 1:
             found = f"{self.begin!r} and {self.until!r}"
             raise _invalid("ramp", "shares with 0 <= begin < until <= 1", found)
 
@@ -132,11 +134,11 @@ class Piecewise:
     interpolate: bool = False
 
     def __post_init__(self) -> None:
-        points = tuple((float(share), check_temperature(t)) for share, t in self.points)
+        points = _points(self.points)
         object.__setattr__(self, "points", points)
         shares = [share for share, _ in points]
         ascending = all(a < b for a, b in itertools.pairwise(shares))
-        if not points or shares[0] != 0 or not ascending or shares[-1] > 1:
+        if shares[0] != 0 or not ascending or shares[-1] > 1:
             raise _invalid("points", "ascending shares from 0 to at most 1", repr(shares))
 
     def __call__(self, progress: float) -> float:
@@ -170,6 +172,10 @@ def temperature_at(schedule: Schedule, step: int, steps: int) -> float:
         [4.0, 3.0, 2.0, 1.0]
     """
     step, steps = _whole("step", step, least=0), _whole("steps", steps, least=1)
+    given: Any = schedule
+    if not callable(given):
+        expected = "a function of the share of the training, such as Ramp or Constant"
+        raise _invalid("schedule", expected, repr(given))
     share = min(1.0, step / (steps - 1)) if steps > 1 else 1.0
     try:
         return check_temperature(schedule(share))
@@ -255,6 +261,20 @@ def temperatures(model: nn.Module) -> dict[str, float]:
     return {name: float(head.temperature) for name, head in tempered_heads(model).items()}
 
 
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _points(given: Any) -> tuple[tuple[float, float], ...]:
+    try:
+        pairs = [(share, temperature) for share, temperature in given]
+    except (TypeError, ValueError):  # no sequence, or not of pairs
+        pairs = []
+    if not pairs or not all(_is_real(share) for share, _ in pairs):
+        raise _invalid("points", "pairs of a share and a T", repr(given))
+    return tuple((float(share), check_temperature(t)) for share, t in pairs)
+
+
 def _whole(subject: str, value: Any, *, least: int) -> int:
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
@@ -266,4 +286,5 @@ def _whole(subject: str, value: Any, *, least: int) -> int:
 
 
 def _invalid(subject: str, expected: str, found: str) -> InvalidInput:
-    return InvalidInput(subject, expected=expected, found=found, fix="Set it.")
+    fix = "Shares and steps count from 0; a schedule is Ramp, Piecewise, Constant or your function."
+    return InvalidInput(subject, expected=expected, found=found, fix=fix)

@@ -28,6 +28,7 @@ __all__ = [
 MIN_TEMPERATURE = 0.01
 # Upper clip of the published rules (Hasegawa & Sakai, see docs/methods): no T beyond it is in use.
 MAX_LEARNED = 512.0
+_ROUNDING = 1e-5  # of a T at a bound, which is stored as float32
 
 
 def check_temperature(value: Any) -> float:
@@ -107,14 +108,27 @@ class LearnedTemperature:
     def check(self, temperature: float) -> float:
         """Give the value as a float if it lies between the bounds; else raise InvalidInput."""
         number = check_temperature(temperature)
-        if self.minimum <= number <= self.maximum:
-            return number
+        nearest = min(max(number, self.minimum), self.maximum)
+        if math.isclose(number, nearest, rel_tol=_ROUNDING):
+            return nearest
         raise InvalidInput(
             "temperature",
             expected=f"a T between the bounds {self.minimum:g} and {self.maximum:g} of a learned T",
             found=repr(temperature),
             fix="Move the bounds (LearnedTemperature), or start inside them.",
         )
+
+
+def check_learned(learned: Any) -> LearnedTemperature | None:
+    """Check the bounds of a learned T; None stands for a T that is not learned."""
+    if learned is None or isinstance(learned, LearnedTemperature):
+        return learned
+    raise InvalidInput(
+        "learned",
+        expected="bounds, LearnedTemperature(minimum, maximum), or None",
+        found=repr(learned),
+        fix="LearnedTemperature() has bounds that suit most.",
+    )
 
 
 def new_log_temperature(temperature: float, like: Tensor) -> nn.Parameter:

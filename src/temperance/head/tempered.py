@@ -15,6 +15,7 @@ from temperance.head.cosine import cosine_layer
 from temperance.head.temperature import (
     MIN_TEMPERATURE,
     LearnedTemperature,
+    check_learned,
     check_temperature,
     new_log_temperature,
     scale_gradient,
@@ -107,6 +108,7 @@ class TemperedHead(nn.Module):
         learned: LearnedTemperature | None = None,
     ) -> None:
         super().__init__()
+        learned = check_learned(learned)
         number = (learned.check if learned else check_temperature)(temperature)
         _check_outputs(linear)
         self.norm = _make_norm(check_norm(norm), linear, momentum)
@@ -258,9 +260,33 @@ class TemperedHead(nn.Module):
         log, value = f"{prefix}log_temperature", state_dict.get(f"{prefix}temperature")
         if self.learned is None:
             state_dict.pop(log, None)
-        elif log not in state_dict and value is not None:
-            state_dict[log] = value.detach().to(torch.float64).log().reshape(1)
+        elif value is not None and not value.is_meta and value.numel() == 1:
+            try:  # the bounds would change a T beyond them without a word
+                number = self.learned.check(float(value))
+            except InvalidInput as error:
+                rest[-1].append(f"{prefix}{error}")  # messages that load_state_dict raises
+                return
+            if log not in state_dict:
+                state_dict[log] = torch.tensor([math.log(number)], dtype=torch.float64)
+        self._refuse_other_norm(set(state_dict), prefix, rest[-1])
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _refuse_other_norm(self, names: set[str], prefix: str, errors: list[str]) -> None:
+        """A head with another norm is another function, also where ``strict=False`` would take it.
+
+        Parameters alone, without T, may lack the buffers.
+        """
+        start = f"{prefix}norm."
+        theirs = {n.removeprefix(start) for n in names if n.startswith(start)}
+        ours = {*self.norm.state_dict()}
+        missing = ours - theirs if f"{prefix}temperature" in names else set[str]()
+        other = (missing | (theirs - ours)) - {"num_batches_tracked"}
+        if f"{prefix}linear.weight" in names and other:
+            found = ", ".join(sorted(theirs)) or "nothing"
+            errors.append(
+                f"{prefix.rstrip('.') or 'the head'} has norm={self.norm_kind!r}; the state was "
+                f"saved with another norm (it has {found}). Insert with that norm, then load."
+            )
 
     def _norm_dtype(self) -> torch.dtype:
         tensors = (*self.norm.parameters(), *self.norm.buffers())

@@ -10,6 +10,7 @@ or call ``add_to_trainer(trainer)`` before ``trainer.train()``.
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,21 +20,24 @@ from torch import nn
 from temperance.errors import InvalidInput, MissingPackage, NotFound
 from temperance.head import TemperedHead, check_optimizer, tempered_heads
 from temperance.integrations.huggingface_saving import SavedModel, save_folded
+from temperance.integrations.loaders import check_rows
 from temperance.integrations.placement import (
     Placement,
     PlaceOptions,
-    check_rows,
+    name_of,
     put_in,
     settle,
 )
+from temperance.integrations.tempered_state import heads_in
 from temperance.integrations.watch import HeadWatch, progress_bar
-from temperance.models import LABEL_KEYS, unwrap
+from temperance.models import LABEL_KEYS, strip_prefixes, unwrap
 from temperance.serial import from_dict, to_dict
 
 __all__ = ["SavedModel", "TemperatureTrainerCallback", "add_to_trainer", "save_folded"]
 
 _IGNORED = -100  # what Hugging Face's collators and losses leave out
 _OTHER_LOSSES = ("regression", "multi_label_classification")
+_ID_TYPES = (torch.int64, torch.int32)  # of which transformers takes the cross entropy
 
 
 def _base() -> Any:
@@ -63,13 +67,16 @@ class TemperatureTrainerCallback(_Callback):
     Args:
         temperature: T; or the name of a rule, or of a file of ``temperance fit``; None for the
             best-informed published rule.
-        options: rarely changed settings; labels of -100 are left out of the measurement.
+        options: rarely changed settings; labels of -100 are left out of the measurement, unless
+            it names another one.
 
     Attributes:
         placement: what was put in; None before the training.
 
     Raises:
-        MissingPackage: without transformers.
+        MissingPackage: without transformers. In the Trainer, InvalidInput for models of several
+            labels per row and of numbers (``problem_type``, or labels that are no whole numbers),
+            which have no softmax; and for checkpoints that do not have this head.
 
     Example:
         >>> from temperance.integrations.huggingface import TemperatureTrainerCallback
@@ -85,7 +92,9 @@ class TemperatureTrainerCallback(_Callback):
             raise MissingPackage("transformers", "transformers")
         super().__init__()
         self.temperature = temperature
-        self.options = options or PlaceOptions(ignore=_IGNORED)
+        self.options = options or PlaceOptions()
+        if self.options.ignore is None:
+            self.options = replace(self.options, ignore=_IGNORED)
         self.placement: Placement | None = None
         self._fresh: TemperedHead | None = None  # put in, and without its T
         self._watch: HeadWatch | None = None
@@ -95,11 +104,14 @@ class TemperatureTrainerCallback(_Callback):
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the head in: Trainer has its model, and no optimizer yet."""
         model = kwargs["model"]
+        _check_problem(model)
         if tempered_heads(model):
             return
         _refuse_optimizer(kwargs.get("optimizer"))
-        _check_model(model, args)
+        _check_in_one_piece(args)
         self._fresh = _put_in(model, self.temperature, self.options)
+        # Trainer loads a checkpoint without asking, and its optimizer before the training starts.
+        self._handles.append(model.register_load_state_dict_pre_hook(self._check_state))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check that the optimizer holds the head; measure, unless a checkpoint was loaded."""
@@ -120,10 +132,17 @@ class TemperatureTrainerCallback(_Callback):
             self._settle(model, self._fresh, args=args, loader=kwargs["train_dataloader"])
         self._fresh = None
         self._stop()
-        if len(heads) == 1 and not getattr(args, "torch_compile", False):
+        if getattr(args, "torch_compile", False):
+            return
+        hook = model.register_forward_pre_hook(self._keep_labels, with_kwargs=True)
+        self._handles.append(hook)
+        if len(heads) == 1:
             self._watch = HeadWatch(next(iter(heads.values())))
-            hook = model.register_forward_pre_hook(self._keep_labels, with_kwargs=True)
-            self._handles.append(hook)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Look once more for a loss without a softmax, which a compiled model chose by itself."""
+        if getattr(args, "torch_compile", False):
+            _check_problem(unwrap(kwargs["model"]))
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Add T and the gradient's ratio to the logs of training steps."""
@@ -163,14 +182,22 @@ class TemperatureTrainerCallback(_Callback):
         saved = state.stateful_callbacks.get(type(self).__name__)
         saved = saved[0] if isinstance(saved, list) and saved else saved
         if self._fresh is not None and not saved:
-            raise InvalidInput(
-                "checkpoint",
-                expected="one that was written with TemperatureTrainerCallback",
-                found="one without, whose output layer has other names",
-                fix="Load its weights into the model instead of resuming from it.",
-            )
+            raise _other_checkpoint()
         if saved:
             self.record = saved["attributes"]["record"]
+
+    def _check_state(self, module: nn.Module, state: Any, *_: Any) -> None:
+        """Refuse the weights of a plain model, or of one with another norm."""
+        head = self._fresh
+        if head is None or head not in tempered_heads(module).values():
+            return
+        name, names = name_of(module, head), strip_prefixes(state)
+        if f"{name}.weight" in names:
+            raise _other_checkpoint()
+        found = heads_in(names).get(name, head.norm_kind)  # none in a shard of the weights
+        if found != head.norm_kind:
+            fix = f"Pass options=PlaceOptions(norm={found!r})."
+            raise _invalid("checkpoint", f"norm {head.norm_kind!r}", f"norm {found!r}", fix)
 
     def _settle(self, model: nn.Module, head: TemperedHead, *, args: Any, loader: Any) -> None:
         if args.world_size == 1 and head.norm_kind.startswith("batch"):
@@ -194,6 +221,11 @@ class TemperatureTrainerCallback(_Callback):
     def _keep_labels(self, module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
         if module.training:
             self._labels = next((kwargs[k] for k in LABEL_KEYS if kwargs.get(k) is not None), None)
+            try:
+                _check_labels(module, self._labels)
+            except InvalidInput:
+                self._stop()
+                raise
 
     def _stop(self) -> None:
         for handle in self._handles:
@@ -234,11 +266,29 @@ def add_to_trainer(
 
 
 # ------------------------------------------------------------------ helpers
-def _check_model(model: nn.Module, args: Any) -> None:
+def _check_problem(model: nn.Module) -> None:
     problem = getattr(getattr(model, "config", None), "problem_type", None)
     if problem in _OTHER_LOSSES:
         fix = "A softmax temperature is for one label of several."
         raise _invalid("problem_type of the model", "single_label_classification", problem, fix)
+
+
+def _check_labels(model: nn.Module, labels: Any) -> None:
+    """Where its config does not say, transformers chooses the loss by the type of the labels."""
+    unsaid = getattr(getattr(model, "config", None), "problem_type", "own loss") is None
+    if not unsaid or not isinstance(labels, torch.Tensor) or labels.dtype in _ID_TYPES:
+        return
+    raise _invalid(
+        "labels",
+        "class ids as int64 or int32, one per row",
+        f"{labels.dtype} of shape {list(labels.shape)}, for which transformers takes a loss of "
+        "several labels or of numbers, without a softmax",
+        "A softmax temperature is for one label of several: pass class ids; soft labels want a "
+        "compute_loss_func of your own.",
+    )
+
+
+def _check_in_one_piece(args: Any) -> None:
     if _is_sharded(args):
         fix = "Call temperance.insert yourself, before the Trainer is made."
         raise _invalid("trainer", "a model in one piece", "FSDP or DeepSpeed", fix)
@@ -290,6 +340,15 @@ def _in_order(loader: Any, args: Any) -> Any:
         batch_size=args.train_batch_size,
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
+    )
+
+
+def _other_checkpoint() -> InvalidInput:
+    return _invalid(
+        "checkpoint",
+        "one that was written with TemperatureTrainerCallback",
+        "one without, whose output layer has other names",
+        "Load its weights into the model before the Trainer is made, instead of resuming from it.",
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ class SavedModel:
 
     Attributes:
         folder: where it is.
-        max_difference: largest difference of a logit between the live model and the one that was
-            loaded again, on the example; None without one.
+        max_difference: largest difference of a logit between the live model, without autocast,
+            and the one that was loaded again, on the example; None without one.
         max_logit: largest absolute logit there.
         rows: rows of the example.
     """
@@ -49,7 +51,8 @@ def save_folded(
 
     ``save_pretrained`` of the tempered model itself writes names that transformers does not know:
     ``from_pretrained`` would draw a new output layer, and only warn. The folder is written whole or
-    not at all, then loaded again with the model's own class, which has to find every name.
+    not at all, then loaded again with the model's own class, which has to find every name. With
+    several processes, call it in one of them.
 
     Args:
         model: a transformers model with a tempered head; it stays as it is.
@@ -70,7 +73,7 @@ def save_folded(
     """
     plain, target = unwrap(model), Path(folder)
     _check_savable(plain, target)
-    with evaluating(plain), torch.no_grad():
+    with _without_autocast(plain), evaluating(plain), torch.no_grad():
         before = None if example is None else probe_logits(plain, example).float().cpu()
         folded: Any = fold(plain, example)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +110,18 @@ def _loaded_again(
     with evaluating(loaded), torch.no_grad():
         after = probe_logits(loaded, example).float().cpu()
     return float((after - before).abs().max()), float(before.abs().max()), len(before)
+
+
+@contextmanager
+def _without_autocast(model: nn.Module) -> Iterator[None]:
+    """What Accelerate puts around ``forward`` for mixed precision is off; bfloat16 would differ."""
+    accelerated = "_original_forward" in vars(model)  # its mark; it may have been put on twice
+    around = vars(model).pop("forward", None) if accelerated else None
+    try:
+        yield
+    finally:
+        if around is not None:
+            model.forward = around
 
 
 def _check_savable(model: nn.Module, folder: Path) -> None:

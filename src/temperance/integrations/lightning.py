@@ -29,14 +29,14 @@ from temperance.integrations.lightning_checks import (
     check_state,
     classifier_of,
     refuse_copies,
+    refuse_finders,
     refuse_strategy,
     training_loader,
 )
+from temperance.integrations.loaders import check_rows, first_batch
 from temperance.integrations.placement import (
     Placement,
     PlaceOptions,
-    check_rows,
-    first_batch,
     name_of,
     put_in,
     settle,
@@ -119,12 +119,13 @@ class TemperatureCallback(_Callback):
         self._fresh: TemperedHead | None = None  # put in, and without its T
         self._watch: HeadWatch | None = None
         self._loading: Any = None
+        self._take_back: Callable[[], None] = _nothing  # the change of the module's setup
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Put the head in, now or directly after the module's own ``setup``."""
         work = partial(self._prepare, trainer, pl_module, str(getattr(stage, "value", stage)))
         if _is_own(pl_module.setup):
-            _run_after_setup(pl_module, work)
+            self._take_back = _run_after_setup(pl_module, work)
         else:
             work()
 
@@ -152,8 +153,8 @@ class TemperatureCallback(_Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log T and the gradient's ratio."""
-        every = trainer.log_every_n_steps
-        if not every or ((batch_idx + 1) % every and batch_idx):
+        due = trainer._logger_connector.should_update_logs  # as Lightning's own callbacks ask
+        if not trainer.log_every_n_steps or (batch_idx and not due):
             return
         for number, head in enumerate(tempered_heads(pl_module).values()):
             name = f"temperature_{number}" if number else "temperature"
@@ -164,13 +165,11 @@ class TemperatureCallback(_Callback):
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Take all hooks away."""
-        self._stop_loading()
-        self._stop_watching()
+        self._stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Take all hooks away, and a head that never got its T."""
-        self._stop_loading()
-        self._stop_watching()
+        self._stop()
         if self._fresh is not None and self._fresh in tempered_heads(pl_module).values():
             remove(pl_module, name=name_of(pl_module, self._fresh))
         self._fresh = None
@@ -191,9 +190,10 @@ class TemperatureCallback(_Callback):
         if tempered_heads(pl_module):
             return
         if stage != "fit":
-            self._expect(pl_module, partial(heads_of_state, norm=self.options.norm))
+            self._expect(pl_module, heads_of_state)
             return
         refuse_strategy(trainer)
+        refuse_finders(trainer)
         loader = training_loader(trainer)
         classifier = classifier_of(pl_module, self.classifier)
         example = first_batch(pl_module, MovedLoader(loader, trainer))
@@ -224,6 +224,11 @@ class TemperatureCallback(_Callback):
                 options=self.options,
                 progress=told,
             )
+
+    def _stop(self) -> None:
+        self._take_back()
+        self._stop_loading()
+        self._stop_watching()
 
     def _stop_watching(self) -> None:
         if self._watch is not None:
@@ -296,16 +301,28 @@ def _is_own(method: Any) -> bool:
     return method.__module__.split(".")[0] not in PACKAGES
 
 
-def _run_after_setup(pl_module: Any, work: Callable[[], None]) -> None:
-    """Let the module's own ``setup`` do some work at its end, this time."""
-    original = pl_module.setup
+def _nothing() -> None:
+    """What there is to take back before anything was done."""
+
+
+def _run_after_setup(pl_module: Any, work: Callable[[], None]) -> Callable[[], None]:
+    """Let the module's own ``setup`` do some work at its end, this time; gives what undoes it."""
+    own, original = vars(pl_module).get("setup"), pl_module.setup
 
     def setup(stage: str) -> None:
-        del pl_module.setup  # the one of the instance: this function
+        take_back()
         original(stage=stage)
         work()
 
+    def take_back() -> None:
+        if vars(pl_module).get("setup") is not setup:
+            return
+        del pl_module.setup  # the one of the instance: this function
+        if own is not None:
+            pl_module.setup = own
+
     pl_module.setup = setup
+    return take_back
 
 
 def _labels_of(batch: Any) -> Any:

@@ -10,9 +10,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.head import TemperedHead, tempered_heads
+from temperance.integrations.loaders import check_again
 from temperance.integrations.placement import name_of
 from temperance.integrations.tempered_state import heads_in
-from temperance.models import device_of, strip_prefixes
+from temperance.models import device_of, evaluating, strip_prefixes
 from temperance.models.probe import registered
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "check_state",
     "classifier_of",
     "refuse_copies",
+    "refuse_finders",
     "refuse_strategy",
     "training_loader",
 ]
 
 PACKAGES = ("lightning", "pytorch_lightning")
 _STRATEGIES = {"SingleDeviceStrategy", "DDPStrategy"}
+_FINDERS = {"LearningRateFinder", "BatchSizeFinder"}
 
 
 class MovedLoader:
@@ -56,7 +59,8 @@ class MovedLoader:
 
 def training_loader(trainer: Any) -> Any:
     """Give the training loader as the user made it: Trainer's own is a shard in each process."""
-    loader = trainer.fit_loop._data_source.dataloader()
+    with evaluating(trainer.lightning_module):  # a train_dataloader may split its data at random
+        loader = trainer.fit_loop._data_source.dataloader()
     if isinstance(loader, (dict, list, tuple)) or type(loader).__name__ == "CombinedLoader":
         raise InvalidInput(
             "training loader",
@@ -64,6 +68,7 @@ def training_loader(trainer: Any) -> Any:
             found=f"several in a {type(loader).__name__}",
             fix="Insert the head yourself before fit (temperance.insert).",
         )
+    check_again(loader)
     return loader
 
 
@@ -92,12 +97,11 @@ def check_state(
     """Refuse a checkpoint without the head that was put in, or with another norm in it."""
     names = {k.removeprefix(prefix): v for k, v in strip_prefixes(state).items()}
     found, name = heads_in(names), name_of(module, head)
-    kind = "none" if head.norm_kind == "cosine" else head.norm_kind
-    if found.get(name) == kind:
+    if found.get(name) == head.norm_kind:
         return
     raise InvalidInput(
         "checkpoint",
-        expected=f"a tempered head {name!r} with norm {kind!r}",
+        expected=f"a tempered head {name!r} with norm {head.norm_kind!r}",
         found=f"norm {found[name]!r}" if name in found else "none of that name",
         fix=f"Pass norm={found[name]!r} to the callback."
         if name in found
@@ -120,6 +124,20 @@ def refuse_strategy(trainer: Any) -> None:
         found=found,
         fix="Use strategy='ddp', or insert the head yourself before fit (temperance.insert).",
     )
+
+
+def refuse_finders(trainer: Any) -> None:
+    """Refuse callbacks that train before the head has its T, and then load what was before."""
+    for callback in trainer.callbacks:
+        owner = next(c for c in type(callback).__mro__ if "on_fit_start" in vars(c))
+        if owner.__name__ in _FINDERS:
+            raise InvalidInput(
+                f"callback {type(callback).__name__}",
+                expected="a head that has its T when the finder trains",
+                found="one that gets it afterwards: Lightning runs finders first",
+                fix="Put the head in before fit (temperance.integrations.placement.place); "
+                "TemperatureCallback then keeps it.",
+            )
 
 
 def refuse_copies(trainer: Any, pl_module: Any) -> None:

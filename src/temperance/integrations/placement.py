@@ -7,9 +7,8 @@ checks that have to come before the first step.
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from temperance.errors import InvalidInput, TemperanceWarning
-from temperance.head import check_batches, insert, remove, set_norm_statistics, tempered_heads
+from temperance.errors import InvalidInput, NotFound, TemperanceWarning
+from temperance.head import insert, remove, set_norm_statistics, tempered_heads
+from temperance.head.statistics import checked_max_batches
 from temperance.head.surgery import shared_names
 from temperance.head.tempered import TemperedHead
-from temperance.models import evaluating, find_head
+from temperance.integrations.loaders import Batches, first_batch, same_order
+from temperance.models import find_head
 from temperance.records import Features, Suggestion, Task
 from temperance.rules import find_rule, suggest
 from temperance.serial import dumps, loads
@@ -30,8 +31,6 @@ from temperance.task import collect, measure
 __all__ = [
     "PlaceOptions",
     "Placement",
-    "check_rows",
-    "first_batch",
     "name_of",
     "place",
     "put_in",
@@ -52,6 +51,9 @@ class PlaceOptions:
         keep_function: start where the pretrained head was, see ``set_norm_statistics``.
         max_batches: measure on no more than this many batches; needed for loaders without length.
         ignore: label whose rows are left out of the measurement, such as -100.
+
+    Raises:
+        InvalidInput: if ``max_batches`` is no whole number of at least 1.
     """
 
     norm: str | None = None
@@ -59,6 +61,9 @@ class PlaceOptions:
     keep_function: bool = False
     max_batches: int | None = None
     ignore: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_batches", checked_max_batches(self.max_batches))
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,8 @@ def place(
 
     Args:
         model: the classifier; the logits are what it returns, see ``logits_of``.
-        loader: batches of training data, in any form that ``split_batch`` reads.
+        loader: batches of training data, in any form that ``split_batch`` reads; something that
+            can be read again from the start, such as a DataLoader or a list.
         temperature: T; or the name of a rule, or of a file of ``temperance fit``; None for the
             best-informed published rule.
         options: rarely changed settings.
@@ -134,7 +140,7 @@ def place(
         T = 2.828 (rule sqrt-dim, norm batch) in layer '2', M = 8, C = 3
     """
     chosen = options or PlaceOptions()
-    example = first_batch(model, loader)
+    example = first_batch(model, Batches(loader, chosen.max_batches))
     head = put_in(model, temperature, options=chosen, example=example)
     try:
         return settle(model, loader, temperature, options=chosen, progress=progress)
@@ -192,84 +198,40 @@ def settle(
     Raises:
         InvalidInput, NotFound: as ``place``; also if another layer makes the logits.
     """
-    batches = _Batches(loader, options.max_batches)
-    ((name, head),) = tempered_heads(model).items()
+    batches = Batches(loader, options.max_batches)
+    name, head = _only_head(model)
     _check_makes_logits(model, head, name, example=first_batch(model, batches))
     suggestion, task, features = None, None, None
-    if temperature is None or isinstance(temperature, str):
-        ignore = () if options.ignore is None else options.ignore
-        features = collect(model, batches, name=name, ignore=ignore, progress=progress)
-        task = _measured(features, temperature)
-        suggestion = suggest(task, temperature)
-        head.set_temperature(suggestion.temperature)
-    _set_statistics(model, head, batches, features=features, options=options, progress=progress)
+    with same_order(batches):
+        if temperature is None or isinstance(temperature, str):
+            ignore = () if options.ignore is None else options.ignore
+            features = collect(model, batches, name=name, ignore=ignore, progress=progress)
+            task = _measured(features, temperature)
+            suggestion = suggest(task, temperature)
+            head.set_temperature(suggestion.temperature)
+        _set_statistics(model, head, batches, features=features, options=options, progress=progress)
     suggestion = _agreed(suggestion, head)
     _warn_outside(suggestion)
     m, c = head.in_features, head.out_features
     return Placement(name, float(head.temperature), head.norm_kind, m, c, suggestion, task)
 
 
-def check_rows(loader: Any, *, replicas: int = 1, processes: int = 1) -> None:
-    """Look before a training whether each of its batches has enough rows for BatchNorm.
-
-    Args:
-        loader: the training loader; only a DataLoader with a batch size and a sized data set can be
-            looked at, others are taken as they are.
-        replicas: devices that share a batch (DataParallel).
-        processes: processes that share the data set, each with batches of its own.
-
-    Raises:
-        InvalidInput: if a training step would meet fewer than two rows, which raises in it. Fewer
-            than four are a TemperanceWarning: BatchNorm learns next to nothing from them.
-    """
-    size, rows = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
-    if not size or not isinstance(rows, Sized) or not len(rows):
-        return
-    n = -(-len(rows) // processes)
-    drop = bool(getattr(loader, "drop_last", False)) and n >= size
-    plan = check_batches(n, int(size), drop_last=drop, replicas=replicas)
-    if plan.smallest_rows < 2:
-        plan.require_safe()
-    elif not plan.safe:
-        text = f"{plan.message}. {' Or: '.join(plan.advice)}"
-        warnings.warn(text, TemperanceWarning, stacklevel=3)
-
-
 # ------------------------------------------------------------------ measuring
-class _Batches:
-    """A loader, or its first batches."""
-
-    def __init__(self, loader: Iterable[Any], limit: int | None) -> None:
-        try:
-            whole: int | None = len(loader)  # type: ignore[arg-type]
-        except TypeError:
-            whole = None
-        if whole is None and limit is None:
-            raise InvalidInput(
-                "training loader",
-                expected="a loader with a length, or a number of batches to measure on",
-                found=f"a {type(loader).__name__} that may never end",
-                fix="Set max_batches.",
-            )
-        self.loader, self.limit = loader, limit
-        self.length = min(n for n in (whole, limit) if n is not None)
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self.loader, self.limit)
-
-    def __len__(self) -> int:
-        return self.length
-
-
-def first_batch(model: nn.Module, loader: Iterable[Any]) -> Any:
-    """Give the first batch of a loader; the global random state stays as it is."""
-    with evaluating(model):  # a loader draws from it
-        return next(iter(loader), None)
-
-
 def name_of(model: nn.Module, head: TemperedHead) -> str:
     """Give the dotted name of a head."""
     return next(n for n, h in tempered_heads(model).items() if h is head)
+
+
+def _only_head(model: nn.Module) -> tuple[str, TemperedHead]:
+    heads = tempered_heads(model)
+    if len(heads) == 1:
+        return next(iter(heads.items()))
+    raise NotFound(
+        "tempered head",
+        found=f"{len(heads)} of them in the model",
+        candidates=tuple(heads),
+        fix="Several heads are for insert_all, with a T of your own.",
+    )
 
 
 def _check_makes_logits(model: nn.Module, head: TemperedHead, name: str, *, example: Any) -> None:
@@ -297,19 +259,20 @@ def _agreed(suggestion: Suggestion | None, head: TemperedHead) -> Suggestion | N
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return suggestion
-    for tensor in (*head.parameters(), *head.buffers()):
-        dist.broadcast(tensor.detach(), src=0)
-    if suggestion is None:
-        return None
-    box = [dumps(suggestion)]
+    tensors = [t.detach() for t in (*head.parameters(), *head.buffers())]
+    told = None if suggestion is None else dumps(suggestion)
+    # As objects: NCCL sends no tensors that are on the CPU, where the model may still be.
+    box: list[Any] = [told, [t.cpu() for t in tensors]]
     dist.broadcast_object_list(box, src=0)
-    return loads(box[0], Suggestion)
+    for tensor, first in zip(tensors, box[1], strict=True):
+        tensor.copy_(first)
+    return None if box[0] is None else loads(box[0], Suggestion)
 
 
 def _set_statistics(
     model: nn.Module,
     head: TemperedHead,
-    batches: _Batches,
+    batches: Batches,
     *,
     features: Features | None,
     options: PlaceOptions,

@@ -97,9 +97,18 @@ class TemperedClassifier(ClassifierMixin, BaseEstimator):
             The estimator itself.
 
         Raises:
-            InvalidInput: for fewer than two classes, or a net, norm or T that cannot be used.
+            InvalidInput: for fewer than two classes, or for a net, norm, T or budget that cannot be
+                used.
             TemperanceError: if the training diverged.
         """
+        self.__dict__.pop("module_", None)  # a fit that fails leaves no net of other classes
+        if not isinstance(self.budget, loop.Budget | None):
+            raise InvalidInput(
+                "budget",
+                expected="a Budget, or None",
+                found=repr(self.budget),
+                fix="Pass temperance.training.loop.Budget(epochs=20).",
+            )
         x, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         self.classes_, ids = np.unique(y, return_inverse=True)
@@ -138,7 +147,10 @@ class TemperedClassifier(ClassifierMixin, BaseEstimator):
     def _standardize(self, x: NDArray[Any]) -> None:
         wide = x.astype(np.float64)
         self.mean_ = wide.mean(axis=0)
-        scale = wide.std(axis=0)
+        wide = wide - self.mean_
+        largest = np.abs(wide).max(axis=0)
+        largest[largest == 0] = 1.0
+        scale = largest * (wide / largest).std(axis=0)  # squares of the numbers may overflow
         self.scale_ = np.where(scale <= _CONSTANT * np.abs(self.mean_), 1.0, scale)
 
     def _prepared(self, x: NDArray[Any]) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from temperance.errors import InvalidInput, MissingPackage
@@ -59,7 +60,8 @@ class TemperedModule(nn.Module):
     Attributes:
         module: the network.
         temperature: as given.
-        fresh: whether the callback has still to measure.
+        fresh: whether the callback has still to measure; a buffer, so that ``load_params`` brings
+            it along with the T and the statistics that it speaks of.
 
     Raises:
         InvalidInput, NotFound: as ``temperance.insert``.
@@ -86,7 +88,8 @@ class TemperedModule(nn.Module):
         super().__init__()
         self.module = copy.deepcopy(module) if isinstance(module, nn.Module) else module()
         self.temperature, self.options = temperature, PlaceOptions(norm, head)
-        self.fresh = True
+        self.fresh: Tensor
+        self.register_buffer("fresh", torch.tensor(True))
         put_in(self.module, temperature, options=self.options, example=example)
 
     @property
@@ -101,7 +104,8 @@ class TemperedModule(nn.Module):
         Raises:
             InvalidInput: in training, if T was to be measured and was not.
         """
-        if self.training and self.fresh and not isinstance(self.temperature, int | float):
+        measured = self.temperature is None or isinstance(self.temperature, str)
+        if self.training and measured and bool(self.fresh):
             raise InvalidInput(
                 "temperature",
                 expected="a T that was measured before the first step",
@@ -116,7 +120,8 @@ class TemperatureCallback(_Callback):
     """Measure T and the statistics of the norm before the first step; record T every epoch.
 
     The training rows (those that ``train_split`` leaves for training) are read once more, in
-    evaluation mode, whenever skorch has built the module anew; a warm start measures nothing.
+    evaluation mode, whenever skorch has built the module anew; a warm start, or one from
+    ``load_params``, measures nothing.
     ``temperature`` is in the history of the net.
 
     Args:
@@ -139,12 +144,15 @@ class TemperatureCallback(_Callback):
         self.max_batches = max_batches
         self.placement_: Placement | None = None
 
-    def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **_: Any) -> None:
-        """Check the net; measure where its module is new."""
-        module = _module_of(net)
+    def on_train_begin(self, net: Any, **_: Any) -> None:
+        """Check the net."""
         _refuse_nll(net.criterion_)
-        check_optimizer(net.optimizer_, module)
-        if not module.fresh:
+        check_optimizer(net.optimizer_, _module_of(net))
+
+    def on_epoch_begin(self, net: Any, dataset_train: Any = None, **_: Any) -> None:
+        """Measure where the module is new, on the very rows that train."""
+        module = _module_of(net)
+        if not bool(module.fresh):
             return
         options = PlaceOptions(
             norm=module.options.norm,
@@ -152,10 +160,9 @@ class TemperatureCallback(_Callback):
             keep_function=self.keep_function,
             max_batches=self.max_batches,
         )
-        rows, _valid = net.get_split_datasets(X, y)
-        loader = net.get_iterator(rows, training=False)
+        loader = net.get_iterator(dataset_train, training=False)
         self.placement_ = settle(module, loader, module.temperature, options=options)
-        module.fresh = False
+        module.fresh.fill_(False)
 
     def on_epoch_end(self, net: Any, **_: Any) -> None:
         """Record T in the history."""

@@ -21,15 +21,13 @@ def heads_in(state: Mapping[str, Any]) -> dict[str, str]:
         state: tensors by name, without prefixes of wrappers.
 
     Returns:
-        Norm by dotted name; ``none`` also for a cosine head, which the names do not tell.
+        Norm by dotted name.
     """
     heads = [k.rpartition(".")[0] for k in state if k.rpartition(".")[2] == "temperature"]
     return {name: _norm_of(state, name) for name in heads if f"{name}.linear.weight" in state}
 
 
-def heads_of_state(
-    model: nn.Module, state: Mapping[str, Any], *, prefix: str = "", norm: str | None = None
-) -> list[str]:
+def heads_of_state(model: nn.Module, state: Mapping[str, Any], *, prefix: str = "") -> list[str]:
     """Put in the heads that a state dict was saved with, where the model has plain layers.
 
     T and norm are read from the names and values of the state; they are loaded with the rest.
@@ -38,7 +36,6 @@ def heads_of_state(
         model: the classifier, changed in place.
         state: tensors by name; names may have prefixes of wrappers.
         prefix: what the names of the model begin with in the state.
-        norm: the norm, where the names do not tell (``cosine``).
 
     Returns:
         The dotted names of the layers that have a head now and had none before.
@@ -48,7 +45,7 @@ def heads_of_state(
     for name, kind in heads_in(plain).items():
         layer = registered(model, name)
         if layer is not None and not is_tempered(layer):
-            insert(model, float(plain[f"{name}.temperature"]), norm=norm or kind, name=name)
+            insert(model, float(plain[f"{name}.temperature"]), norm=kind, name=name)
             placed.append(name)
     return placed
 
@@ -85,4 +82,6 @@ def _norm_of(names: Mapping[str, Any], head: str) -> str:
     scale = f"{head}.norm.weight" in names
     if f"{head}.norm.running_mean" in names:
         return "batch" if scale else "batch-no-affine"
+    if f"{head}.linear.eps" in names:
+        return "cosine"
     return "layer" if scale else "none"

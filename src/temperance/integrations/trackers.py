@@ -106,7 +106,7 @@ def log_to_tensorboard(
 
     Raises:
         MissingPackage: for a folder, without tensorboard.
-        InvalidInput: if there is no report.
+        InvalidInput: if there is no report, or the writer is none.
 
     Example:
         >>> from temperance.integrations.trackers import log_to_tensorboard
@@ -120,6 +120,13 @@ def log_to_tensorboard(
             pass
         with SummaryWriter(os.fspath(writer)) as opened:
             return log_to_tensorboard(source, opened, prefix=prefix, step=step)
+    if not hasattr(writer, "add_scalar"):
+        raise InvalidInput(
+            "writer",
+            expected="a SummaryWriter, or a log folder",
+            found=f"a {type(writer).__name__}",
+            fix="Pass the log folder.",
+        )
     with _gathered(source, prefix) as (folder, logged):
         for name, value in logged.figures.items():
             writer.add_scalar(name, value, step)
@@ -197,7 +204,7 @@ def figures_of(source: Source, *, prefix: str = "temperance") -> dict[str, float
         Finite numbers by name, for instance ``"temperance/arms/bn_T_4/nll"``.
 
     Raises:
-        InvalidInput: if there is no report.
+        InvalidInput: if there is no report, or the prefix is no relative path.
 
     Example:
         >>> from temperance import evaluate
@@ -206,17 +213,31 @@ def figures_of(source: Source, *, prefix: str = "temperance") -> dict[str, float
         >>> figures_of(report)["temperance/accuracy"]
         1.0
     """
+    _check_prefix(prefix)
     data = json.loads(dumps(source)) if isinstance(source, Report) else _read(Path(source))
     found = {
         _NOT_IN_A_NAME.sub("_", "/".join((prefix, *path))): value for path, value in _walk(data, ())
     }
     suggestion = data.get("suggestion")
     if isinstance(suggestion, Mapping):
-        found[f"{prefix}/suggested_temperature"] = float(suggestion["temperature"])
+        name = _NOT_IN_A_NAME.sub("_", f"{prefix}/suggested_temperature")
+        found[name] = float(suggestion["temperature"])
     return found
 
 
 # ------------------------------------------------------------------ what is logged
+def _check_prefix(prefix: Any) -> None:
+    """It is a folder inside of the run: nothing is written elsewhere."""
+    text = str(prefix)
+    if not all(part.strip(". ") for part in text.split("/")) or Path(text).is_absolute():
+        raise InvalidInput(
+            "prefix",
+            expected="a name, or names with / between them",
+            found=repr(prefix),
+            fix="Pass prefix='temperance'.",
+        )
+
+
 @contextmanager
 def _gathered(source: Source, prefix: str) -> Iterator[tuple[Path, Logged]]:
     """A folder with the files and nothing else, and what is in it."""

@@ -31,14 +31,14 @@ def gradient_ratio(
     Args:
         logits: what the head gives, ``z / T``, shape ``[..., C]``.
         labels: class ids ``[...]`` (-100: left out) or probabilities ``[..., C]``.
-        temperature: T.
+        temperature: T, above 0.
         compensated: whether the head multiplies the gradient by T.
 
     Returns:
         The ratio, above 0; NaN where there is no gradient at T = 1, or no row.
 
     Raises:
-        InvalidInput: if the labels do not fit the logits.
+        InvalidInput: if the labels do not fit the logits, or T is not above 0.
 
     Example:
         >>> import torch
@@ -46,8 +46,12 @@ def gradient_ratio(
         >>> round(gradient_ratio(torch.zeros(2, 3), torch.tensor([0, 2]), temperature=4.0), 4)
         0.25
     """
-    s = logits.detach().reshape(-1, logits.shape[-1]).double()
-    targets, rows = _targets(labels, logits.shape)
+    if not temperature > 0:
+        fix = "Pass T as in softmax(z / T)."
+        raise InvalidInput("temperature", expected="above 0", found=f"{temperature}", fix=fix)
+    # On the CPU, since not all devices know float64.
+    s = logits.detach().cpu().double().reshape(-1, logits.shape[-1])
+    targets, rows = _targets(labels.detach().cpu(), logits.shape)
     s, q = s[rows], targets[rows]
     at_t = float((s.softmax(-1) - q).norm())
     at_one = float(((s * temperature).softmax(-1) - q).norm())
@@ -94,12 +98,12 @@ class HeadWatch:
 
 def _targets(labels: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Probabilities ``[rows, C]`` and which rows count."""
-    n_classes, found = shape[-1], labels.detach()
-    if found.shape == shape and found.is_floating_point():
-        q = found.reshape(-1, n_classes).double()
-        return q, torch.ones(len(q), dtype=torch.bool, device=q.device)
-    ids = found.reshape(-1)
-    whole = not found.is_floating_point() and ids.numel() == math.prod(shape[:-1])
+    n_classes, real = shape[-1], labels.is_floating_point()
+    if labels.shape == shape and real:
+        q = labels.reshape(-1, n_classes).double()
+        return q, torch.ones(len(q), dtype=torch.bool)
+    ids = labels.reshape(-1).long()  # unsigned ones have no -100
+    whole = not real and ids.numel() == math.prod(shape[:-1])
     rows = ids != _IGNORED
     if not whole or bool(((ids < 0) | (ids >= n_classes))[rows].any()):
         raise InvalidInput(
@@ -108,7 +112,7 @@ def _targets(labels: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
             found=f"shape {list(labels.shape)}, {labels.dtype}",
             fix="Pass the targets of these logits.",
         )
-    safe = torch.where(rows, ids, 0).long()
+    safe = torch.where(rows, ids, 0)
     return nn.functional.one_hot(safe, n_classes).double(), rows
 
 

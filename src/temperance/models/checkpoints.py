@@ -166,7 +166,7 @@ def _fit_heads(
     for head in tempered:
         log, value = _at(head, "log_temperature"), given.get(_at(head, "temperature"))
         if log in own and log not in given and isinstance(value, Tensor):
-            given[log] = value.double().log().reshape(1)  # a fixed T is where a learned one starts
+            given[log] = value.cpu().double().log().reshape(1)  # where the learned one starts
     for key in [k for k in given if k.rpartition(".")[2] == "temperature"]:
         head = key.rpartition(".")[0]
         if _at(head, "linear.weight") not in given or _at(head, "weight") not in own:
@@ -233,13 +233,15 @@ def _check_shapes(loaded: Mapping[str, Any], values: Mapping[str, Any]) -> None:
 
 def _check_temperatures(model: nn.Module, loaded: Mapping[str, Any]) -> None:
     """T of tempered heads; a model's own parameter of that name may be any number."""
-    for head in [n for n, m in model.named_modules() if is_tempered(m)]:
-        name = _at(head, "temperature")
+    for head, module in [(n, m) for n, m in model.named_modules() if is_tempered(m)]:
+        name, bounds = _at(head, "temperature"), getattr(module, "learned", None)
         value = loaded.get(name)
         if value is not None and not (bool(torch.isfinite(value)) and float(value) > 0):
             raise InvalidInput(
                 name, expected="a positive T", found=str(float(value)), fix="Check the file."
             )
+        if value is not None and bounds is not None:
+            bounds.check(float(value))  # else they would change it without a word
 
 
 def _warn_dropped(dropped: list[str]) -> None:

@@ -68,7 +68,7 @@ def cosine_facts(module: nn.Module) -> CosineFacts | None:
 
 def _as_cosine(module: nn.Module, weight: Tensor) -> CosineFacts | None:
     """The facts, if the module does so with these weights, ``[C, M]``."""
-    classes, width = weight.shape
+    (classes, width), eps = weight.shape, torch.finfo(weight.dtype).eps
     generator = torch.Generator().manual_seed(_SEED)
     x = torch.randn(_ROWS, width, generator=generator)
     x = (x * torch.logspace(-1, 1, _ROWS)[:, None]).to(weight)
@@ -79,10 +79,10 @@ def _as_cosine(module: nn.Module, weight: Tensor) -> CosineFacts | None:
         return None
     if not isinstance(z, Tensor) or z.shape != (_ROWS, classes):
         return None
-    z = z.double().cpu()
-    cosines = linear(normalize(x.double().cpu()), normalize(weight.double().cpu()))
+    z, x, weight = (t.cpu().double() for t in (z, x, weight))  # some devices have no float64
+    cosines = linear(normalize(x), normalize(weight))
     scale = float((z * cosines).sum() / (cosines**2).sum().clamp_min(1e-30))
-    allowed = max(_TOLERANCE, 4 * torch.finfo(weight.dtype).eps) * scale
+    allowed = max(_TOLERANCE, 4 * eps) * scale
     if not scale > 0 or float((z - scale * cosines).abs().max()) > allowed:
         return None
     return CosineFacts(width, classes, scale)

@@ -48,8 +48,9 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise _bad_file(
             path,
             "a pickle or zip archive",
-            "If you trust its origin, convert it: "
-            "state = torch.load(path, weights_only=True); write_safetensors(new_path, state).",
+            "If you trust its origin, convert it once: from temperance.models import "
+            "write_safetensors; write_safetensors('weights.safetensors', torch.load(path, "
+            "map_location='cpu', weights_only=True)).",
         )
     try:
         return load_file(path)

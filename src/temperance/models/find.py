@@ -134,7 +134,7 @@ def find_heads(
     model = unwrap(model)
     if example is None:
         names = declared_names(model)
-        heads = {}  # a layer may be registered under several names
+        heads: dict[nn.Module, Head] = {}  # a layer may be registered under several names
         for name in names:
             head = _by_name(model, name, source="declared")
             heads.setdefault(head.module, head)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,11 @@ from temperance.models.files import read_safetensors
 __all__ = ["find_state", "load_checkpoint"]
 
 _SHOWN = 6
+# What torch.load raises for damaged bytes.
+_BROKEN = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError,
+    AttributeError, AssertionError, struct.error,
+)  # fmt: skip
 _DEPTH = 3  # levels of a checkpoint that are searched for weights
 
 
@@ -44,7 +50,8 @@ def load_checkpoint(
         entry: which entry of the checkpoint holds the weights, such as ``"model"`` or, deeper,
             ``"ema.state_dict"``; None for the only one that does.
         prefix: take only names that start with it, and without it: ``"model."`` for the attribute
-            of a LightningModule, say. The others are reported as ignored.
+            of a LightningModule, say; the last dot may be left out. The others are reported as
+            ignored.
         allow_missing: let names of the model that the checkpoint lacks keep their value (they are
             reported as new); else they are an error.
 
@@ -66,6 +73,7 @@ def load_checkpoint(
         >>> print(load_checkpoint(nn.Linear(3, 2), checkpoint))
         2 loaded, 0 new, 0 ignored
     """
+    _check_arguments(source, prefix)
     content = source if isinstance(source, Mapping) else _read(source)
     state = find_state(content, entry=entry)
     chosen, left = _without(state, prefix)
@@ -138,6 +146,7 @@ def _without(state: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], tup
     """The names behind a prefix, and the others; wrappers' own prefixes may stand in front."""
     if not prefix:
         return dict(state), ()
+    prefix = f"{prefix.removesuffix('.')}."
     plain = strip_prefixes(state)
     chosen = {k.removeprefix(prefix): v for k, v in plain.items() if k.startswith(prefix)}
     if not chosen:
@@ -148,6 +157,16 @@ def _without(state: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], tup
             fix="Take it from the names of the checkpoint.",
         )
     return chosen, tuple(k for k in plain if not k.startswith(prefix))
+
+
+def _check_arguments(source: Any, prefix: Any) -> None:
+    for subject, value, expected, kinds in (
+        ("source", source, "a path, or a mapping that was read", (str, os.PathLike, Mapping)),
+        ("prefix", prefix, "the start of names", (str,)),
+    ):
+        if not isinstance(value, kinds):
+            found = f"a {type(value).__name__}"
+            raise InvalidInput(subject, expected=expected, found=found, fix="Pass one.")
 
 
 def _hint(model: nn.Module, state: Mapping[str, Any]) -> str:
@@ -164,20 +183,18 @@ def _hint(model: nn.Module, state: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------ reading
 def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     path = Path(path)
-    if not path.is_file():
-        raise NotFound(str(path), found="no such file", fix="Check the path.")
-    if not _is_pickle(path):
+    if not path.is_file() or not _is_pickle(path):
         return read_safetensors(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about old storages
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
+    except _BROKEN as error:
         line = str(error).strip().splitlines()[:1]
         raise InvalidInput(
             str(path),
             expected="a checkpoint of tensors and plain values",
-            found=line[0] if line else type(error).__name__,
+            found=": ".join([type(error).__name__, *line]),
             fix="If it is whole and you trust its origin, read it yourself, "
             "torch.load(path, weights_only=False), which runs code in it, and pass the result.",
         ) from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -85,12 +87,13 @@ def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards modes, buffers and random state are as they were.
+    """Evaluation mode inside; afterwards modes, buffers and random states are as they were.
 
     Modes are set module by module, not with ``eval()``, which some models override. Compiled parts
     run uncompiled, since a compiled graph would not see hooks. DistributedDataParallel hands no
     buffers around, so that one process may run alone. Copies stand in for tensors that were made
-    under ``torch.inference_mode``, which have no gradients and no versions.
+    under ``torch.inference_mode``, which have no gradients and no versions. The random states are
+    those of torch, and of Python and NumPy, from which a data set that is read inside may draw.
 
     Args:
         model: any module.
@@ -114,6 +117,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     parallel = [m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
     waiting = [(m, m.require_forward_param_sync) for m in parallel]
     indices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back as it is
     with torch.random.fork_rng(devices=sorted(indices)), torch.compiler.set_stance("force_eager"):
         try:
             for module, _ in modes:
@@ -131,6 +135,8 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
                     if buffer._version != version:
                         buffer.copy_(value)
                     module._buffers[name] = buffer
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 @contextmanager

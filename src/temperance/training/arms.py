@@ -143,7 +143,8 @@ def parse_arm(text: str, *, feature_dim: int, suggestion: Suggestion) -> Arm:
 
     Args:
         text: ``NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE]``; NORM is plain, bn, ln or cosine.
-            T (1 if absent) is a number, ``sqrt`` for ``sqrt(M)``, ``suggested``; ``START..END``
+            T (1 if absent) is a number; ``sqrt`` for ``sqrt(M)`` or ``suggested``, not for cosine
+            heads, whose T is another one; ``START..END``
             (or ``START->END``, in quotes) for a ramp; ``learned``, from the suggested T on, or
             ``learned@START``. A cosine head may have a scale in place of T: a number, ``adacos``
             (the fixed one, also the default and where a learned T starts), ``cosface``,
@@ -190,13 +191,15 @@ def parse_arm(text: str, *, feature_dim: int, suggestion: Suggestion) -> Arm:
 # ------------------------------------------------------------------ values
 def _with_value(arm: Arm, given: dict[str, str], feature_dim: int, suggestion: Suggestion) -> Arm:
     """The arm with its T, and how that moves."""
+    cosine = arm.norm == "cosine"
 
     def read(value: str) -> float:
+        if cosine and value in ("sqrt", "suggested"):
+            raise _no_scale(arm.name, value)
         if value == "sqrt":
             return math.sqrt(feature_dim)
         return suggestion.temperature if value == "suggested" else _number(arm.name, value)
 
-    cosine = arm.norm == "cosine"
     if "T" not in given:
         return _with_scale(arm, given.get("s", "adacos"), suggestion) if cosine else arm
     value = given["T"]
@@ -223,7 +226,7 @@ def _with_scale(arm: Arm, scale: str, suggestion: Suggestion) -> Arm:
             "arm",
             expected="a scale that is defined for this number of classes",
             found=f"{arm.name!r}: {rule} has none",
-            fix="For two classes take --arm cosine:s=cosface, or a number.",
+            fix="For two classes take --arm cosine:s=cosface, a number, or cosine:T=learned@0.1.",
         )
     return replace(arm, temperature=other.temperature, adaptive=scale == DYNAMIC)
 
@@ -233,6 +236,15 @@ def _number(text: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise _bad_arm(text) from None
+
+
+def _no_scale(name: str, value: str) -> InvalidInput:
+    return InvalidInput(
+        "arm",
+        expected="a T below 1 or a scale s = 1 / T for a cosine head",
+        found=f"{name!r}: {value} is a T for features that are not at length 1",
+        fix="For instance --arm cosine:s=adacos, --arm cosine:s=16 or --arm cosine:T=learned.",
+    )
 
 
 def _bad_arm(text: str) -> InvalidInput:

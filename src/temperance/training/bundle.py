@@ -23,7 +23,13 @@ from temperance.files import write_bytes
 from temperance.head import insert
 from temperance.labels import ClassMap
 from temperance.models import logits_of
-from temperance.training.bundle_config import MODEL, as_written, read_config, read_weights
+from temperance.training.bundle_config import (
+    MODEL,
+    as_written,
+    class_digest,
+    read_config,
+    read_weights,
+)
 from temperance.training.nets import build_net
 from temperance.training.preprocess import Preprocess
 from temperance.version import __version__
@@ -73,6 +79,7 @@ def save_bundle(folder: Path, model: nn.Module, config: Mapping[str, Any]) -> No
         "temperance_version": __version__,
         **config,
         "sha256": hashlib.sha256(content).hexdigest(),
+        "class_map_sha256": class_digest(config["class_map"]),
         "probe": {
             "seed": _PROBE_SEED,
             "logits": _probe_logits(model, shape).tolist(),

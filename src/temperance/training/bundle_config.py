@@ -18,7 +18,16 @@ from torch import Tensor
 from temperance.errors import InvalidInput, TemperanceError
 from temperance.models import read_safetensors
 
-__all__ = ["MEMBERS", "MODEL", "FolderKind", "as_written", "kind_of", "read_config", "read_weights"]
+__all__ = [
+    "MEMBERS",
+    "MODEL",
+    "FolderKind",
+    "as_written",
+    "class_digest",
+    "kind_of",
+    "read_config",
+    "read_weights",
+]
 
 _CONFIG = "config.json"
 
@@ -96,7 +105,41 @@ def read_config(folder: Path, kind: FolderKind) -> dict[str, Any]:
             found=f"no {', '.join(missing)}",
             fix="Copy the file again from where it was written.",
         )
+    _check_classes(folder, config)
     return config
+
+
+def class_digest(class_map: Mapping[str, Any]) -> str:
+    """Digest of the classes in their order, which is that of the outputs.
+
+    Args:
+        class_map: ``ClassMap.to_dict()``.
+
+    Returns:
+        SHA-256 of names and keys.
+
+    Example:
+        >>> first = class_digest({"names": ["cat", "dog"], "keys": []})
+        >>> first == class_digest({"names": ["dog", "cat"], "keys": []})
+        False
+    """
+    order = [list(class_map["names"]), list(class_map.get("keys", ()))]
+    return hashlib.sha256(json.dumps(order).encode()).hexdigest()
+
+
+def _check_classes(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a list of classes that is not the one that the outputs were trained for."""
+    path = folder / _CONFIG
+    with as_written(folder):
+        found = class_digest(config["class_map"])
+    if config.get("class_map_sha256", found) != found:
+        raise InvalidInput(
+            f"{path}: class_map",
+            expected="the classes in the order that the model was trained with",
+            found="other names, or another order (their hash differs)",
+            fix="Copy the file again from where it was written; to show other names, map them in "
+            "what reads the predictions, or remove class_map_sha256 if you are sure of the order.",
+        )
 
 
 def read_weights(folder: Path, kind: FolderKind, config: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -26,7 +26,13 @@ from temperance.evaluation.temperature_fit import check_temperature
 from temperance.files import write_bytes
 from temperance.head import insert
 from temperance.labels import ClassMap
-from temperance.training.bundle_config import MEMBERS, as_written, read_config, read_weights
+from temperance.training.bundle_config import (
+    MEMBERS,
+    as_written,
+    class_digest,
+    read_config,
+    read_weights,
+)
 from temperance.training.nets import build_net
 from temperance.training.preprocess import Preprocess
 from temperance.version import __version__
@@ -89,6 +95,7 @@ def save_members(folder: Path, ensemble: Ensemble, config: Mapping[str, Any]) ->
         "temperance_version": __version__,
         **config,
         "sha256": hashlib.sha256(content).hexdigest(),
+        "class_map_sha256": class_digest(config["class_map"]),
         "probe": {"seed": _PROBE_SEED, "logits": _probe_logits(ensemble, shape).tolist()},
     }
     text = json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)

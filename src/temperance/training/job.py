@@ -82,7 +82,7 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
     model = new_model(prepared, arm, seed=choice.seed).cpu()
     model.load_state_dict(read_safetensors(path))
     model.eval()
-    temperature = stored_temperature(model)
+    stored = stored_temperature(model)  # of a float32 buffer; a fixed T is known exactly
     example = prepared.preprocess.apply(select(prepared.data, prepared.splits.fit).x[:8])
     foldable = arm.folds
     error = None
@@ -105,7 +105,7 @@ def _ship(folder: Path, prepared: Prepared, comparison: Comparison) -> None:
             "class_map": prepared.data.class_map.to_dict(),
             "preprocess": prepared.preprocess.to_dict(),
             "temperature": {
-                "value": temperature,
+                "value": stored if arm.moves else arm.temperature,
                 "training": arm.moves or "fixed",
                 "unit": "divides the logits",
                 "norm": arm.norm,

@@ -16,6 +16,7 @@ from temperance.task import measure
 from temperance.training.arms import Arm, merge_arms, parse_arm
 from temperance.training.dataset import DataSet, row_digests
 from temperance.training.loop import Batches, plan_steps
+from temperance.training.moving import bounds_of
 from temperance.training.nets import BuiltNet
 from temperance.training.plan import Plan, Prepared, Progress
 from temperance.training.preprocess import make_preprocess
@@ -65,7 +66,7 @@ def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
     own = any(isinstance(m, _BATCH_NORMS) for m in net.module.modules())
     if own or any(arm.norm == "batch" for arm in arms):
         _check_batch_size(len(part), plan.budget.batch_size)
-    notices = (*data.notices, *splits.notices, *_copies(data, splits), *net.notices)
+    notices = (*data.notices, *splits.notices, *_copies(data, splits), *net.notices, *head.notes)
     return Prepared(plan, data, splits, preprocess, net.name, task, suggestion, arms, notices)
 
 
@@ -100,6 +101,7 @@ def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ..
     for arm in arms:
         for value in (arm.temperature, arm.temperature if arm.end is None else arm.end):
             check_temperature(value)
+        _check_start(arm)
     names = [arm.name for arm in arms]
     if len(set(names)) < len(names) or not names:
         raise InvalidInput(
@@ -109,6 +111,18 @@ def _arms(plan: Plan, feature_dim: int, suggestion: Suggestion) -> tuple[Arm, ..
             fix="Name every arm once.",
         )
     return merge_arms(arms)
+
+
+def _check_start(arm: Arm) -> None:
+    """Refuse a learned T that starts outside of its bounds, before any arm is trained."""
+    bounds = bounds_of(arm)
+    if bounds is not None and not bounds.minimum <= arm.temperature <= bounds.maximum:
+        raise InvalidInput(
+            "arm",
+            expected=f"a learned T that starts between {bounds.minimum:g} and {bounds.maximum:g}",
+            found=f"{arm.name!r}, which starts at {arm.temperature:g}",
+            fix="Start it elsewhere with T=learned@START.",
+        )
 
 
 def _measured(plan: Plan, net: BuiltNet, rows: Batches, data: DataSet, feature_dim: int) -> Task:

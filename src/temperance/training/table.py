@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,7 @@ def summarize(prepared: Prepared, scored: Sequence[Scored]) -> Comparison:
         _summary(arm, runs[arm.name], done, (baseline, _at_one(arm, prepared)), prepared.plan.bins)
         for arm in prepared.arms
     )
+    arms = _told_apart(arms)
     return Comparison(
         plan=prepared.plan.to_dict(),
         data=data_facts(prepared),
@@ -166,6 +168,14 @@ def summarize(prepared: Prepared, scored: Sequence[Scored]) -> Comparison:
         runs=tuple(s.run for s in scored),
         choice=_choose(arms, done),
         notices=prepared.notices,
+    )
+
+
+def _told_apart(arms: tuple[ArmSummary, ...]) -> tuple[ArmSummary, ...]:
+    """Plots go by titles: those that rounding made equal get the name that was asked for."""
+    counts = Counter(a.title for a in arms)
+    return tuple(
+        replace(a, title=f"{a.title} ({a.arm.name})") if counts[a.title] > 1 else a for a in arms
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -154,7 +155,7 @@ def load_weights(module: nn.Module, weights: str | Path, example: Tensor) -> tup
             str(weights),
             expected=f"all {len(own)} weights of the net but the output layer's",
             found=f"{len(missing)} missing ({shown}{', ...' if len(missing) > 5 else ''})",
-            fix="Check that the file belongs to this net.",
+            fix=_advice(state, own, in_head),
         )
     kept = {k: v for k, v in state.items() if k not in new}
     report = load_state(module, kept, allow_missing=bool(new))
@@ -172,6 +173,19 @@ def load_weights(module: nn.Module, weights: str | Path, example: Tensor) -> tup
 
 
 # ------------------------------------------------------------------ helpers
+def _advice(state: dict[str, Tensor], own: dict[str, tuple[int, ...]], in_head: list[str]) -> str:
+    """What to do with a file that lacks names: it may be the same net by other hands."""
+    body = Counter(shape for name, shape in own.items() if name not in in_head)
+    if len(state) < len(own) or body - Counter(tuple(v.shape) for v in state.values()):
+        return "Check that the file belongs to this net."
+    return (
+        "It has arrays of the same shapes under other names, perhaps the same net by other hands. "
+        "If they come in the same order, write them under the names of this net: "
+        "write_safetensors(new_path, dict(zip(net.state_dict(), state.values(), strict=True))), "
+        "with state as torch.load gives it, since a safetensors file keeps no order."
+    )
+
+
 def _model(library: str, name: str) -> ZooModel:
     return ZooModel("timm" if library == "timm" else "torchvision", name)
 
