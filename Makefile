@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 OUT ?= demo
 
-.PHONY: demo test check format figure clean help
+.PHONY: demo test check format figure clean help study-budget-small
 help:
 	@sed -n 's/^#  //p' Makefile
 
@@ -33,6 +33,16 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# The study of the training budget in small: eight data sets, 64 settings, 1,408 trainings, about a quarter of an hour of one
+# core after the data. Fetches the data with apt-get download (Debian or a relative of it).
+CACHE ?= build/study-data
+SMALL ?= build/study-budget-small
+study-budget-small: $(VENV)/.dev
+	$(BIN)/python studies/data/prepare.py $(CACHE) --only letter shuttle diamonds spam ames-neighborhood income hpc-jobs
+	$(BIN)/python studies/budget/design.py $(SMALL)/plans
+	TEMPERANCE_DATA=$(CACHE) $(BIN)/temperance sweep $(SMALL)/plans/small.toml --out $(SMALL)/runs/law --no-statistics
+	$(BIN)/python studies/budget/fit_law.py $(SMALL)/runs/law $(SMALL)/budget.json $(SMALL)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

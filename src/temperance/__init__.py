@@ -23,6 +23,7 @@ _HOMES = {
     "csg": "task",
     "measure": "task",
     "suggest": "rules",
+    "training_facts": "rules",
     # the head
     "check_batches": "head",
     "find_head": "models",
@@ -55,6 +56,7 @@ __all__ = [  # noqa: RUF022 - in the sections of the guide
     "csg",
     "measure",
     "suggest",
+    "training_facts",
     # the head
     "check_batches",
     "find_head",
@@ -94,7 +96,7 @@ if TYPE_CHECKING:
     from temperance.head.fold import fold
     from temperance.models import find_head
     from temperance.records import Features, Report, Suggestion, Task
-    from temperance.rules import RULES, suggest
+    from temperance.rules import RULES, suggest, training_facts
     from temperance.task import collect, measure
     from temperance.task.csg import csg
 

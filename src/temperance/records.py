@@ -150,7 +150,8 @@ class Task:
         n_samples: rows of the training data, if known.
         n_nonempty: how many of the classes have rows, if known.
         statistics: measured statistics by name; a bare number is taken as given.
-        training: facts of the training (``optimizer``, ``lr``, ``steps``, ...), if known.
+        training: facts of the training (``optimizer``, ``lr``, ``steps``, ...), if known; from an
+            optimizer and a loader: ``temperance.training_facts``.
     """
 
     feature_dim: int
@@ -218,11 +219,13 @@ class Suggestion:
         reasons: why it does not, and what was done; empty when all is well.
         terms: the shares that add up (or multiply, see the rule) to ``unclipped``.
         fallback: name of the rule whose value ``temperature`` is, when it is not ``rule``.
-        interval: range of ``temperature`` that the spread of the measured statistics implies; None
-            where no measured spread goes into it (also where a fallback answered).
+        interval: 95 % prediction interval of ``temperature`` where the rule knows its own spread;
+            else the range that the spread of the measured statistics implies, or None where no
+            measured spread goes into it (also where a fallback answered).
         unclipped_interval: the same for the formula of ``rule``, before any bound.
         others: what every other rule says, by name.
-        inputs: M, C and the statistics that went in, with their settings.
+        inputs: M, C, the statistics that went in, with their settings, and the training.
+        prediction: prediction intervals by level (``80 %``, ``95 %``), where the rule has them.
     """
 
     temperature: float
@@ -237,6 +240,7 @@ class Suggestion:
     unclipped_interval: Interval | None = None
     others: Mapping[str, Alternative] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    prediction: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

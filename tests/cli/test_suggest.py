@@ -89,6 +89,88 @@ def test_rules(run):
     assert all(name in text for name in RULES)
 
 
+# ------------------------------------------------------------------ with a training
+TRAINING = [
+    "-M", 128, "-C", 10, "--n", 3000, "--optimizer", "sgd", "--lr", 0.05, "--batch-size", 64,
+]  # fmt: skip
+
+
+def test_a_training_on_the_command_line_is_one_in_python(run, with_law):
+    rule = with_law(default=True)
+    result = run("suggest", *TRAINING, "--epochs", 12, "--json")
+    assert result.code == 0
+    facts = result.json["inputs"]["training"]
+    assert (facts["steps"], facts["momentum"], facts["schedule"]) == (564, 0.9, "cosine")
+    assert from_dict(result.json) == suggest(Task(128, 10, n_samples=3000, training=facts))
+    assert result.json["rule"] == "budget"
+    assert result.json["interval"] == list(rule.prediction(Task(128, 10, training=facts)))
+    same = run("suggest", *TRAINING, "--steps", 564, "--epochs", 12, "--json")
+    assert same.json == result.json
+    other = run("suggest", *TRAINING, "--steps", 564, "--momentum", 0.5, "--schedule", "constant",
+                "--weight-decay", 0.01, "--label-noise", 0.2, "--json")  # fmt: skip
+    facts = other.json["inputs"]["training"]
+    assert (facts["momentum"], facts["weight_decay"], facts["label_noise"]) == (0.5, 0.01, 0.2)
+    assert facts["mean_lr_ratio"] == 1.0
+
+
+def test_text_says_interval_factors_and_domain(run, with_law):
+    with_law(default=True)
+    text = run("suggest", *TRAINING, "--steps", 564).out
+    assert text.startswith("T = 3.927 ")
+    assert "(rule budget, norm: batch)" in text
+    assert "(80 %)" in text
+    assert "(95 %)" in text
+    assert "factor, all multiply" in text
+    assert "inside the rule's domain" in text
+    assert "188 to 2256" in text
+    outside = run("suggest", *TRAINING, "--steps", 9000).out
+    assert "Note: steps = 9000 is outside the 188 to 2256" in outside
+    assert "tried T = 1 to 32" in outside
+
+
+def test_the_law_is_among_the_others_where_it_is_not_the_default(run, with_law):
+    with_law(default=False)
+    result = run("suggest", *TRAINING, "--steps", 564, "--json").json
+    assert result["rule"] == "hasegawa-sakai"
+    assert result["others"]["budget"]["temperature"] == pytest.approx(3.9266, abs=1e-3)
+    named = run("suggest", *TRAINING, "--steps", 564, "--rule", "budget", "--json").json
+    assert named["rule"] == "budget"
+    assert run("suggest", "-M", 128, "-C", 10, "--rule", "budget").code == 3
+    assert {row["rule"] for row in run("rules", "--json").json["rules"]} >= {"budget"}
+    assert run("rules").code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "word"),
+    [
+        ([], 3, "--steps or --epochs"),
+        (["--steps", 100, "--epochs", 12], 3, "not both"),
+        (["--steps", 0], 2, "--steps"),
+        (["--epochs", -1], 3, "epochs"),
+        (["--steps", 100, "--schedule", "linear"], 4, "linear"),
+        (["--steps", 100, "--momentum", 1], 3, "momentum"),
+        (["--steps", 100, "--label-noise", 1], 3, "label_noise"),
+        (["--steps", 100, "--weight-decay", -1], 3, "weight_decay"),
+        (["--steps", 100, "--lr", 0], 3, "lr"),
+        (["--steps", 100, "--optimizer", "lion"], 4, "lion"),
+        (["--steps", 100, "--optimizer", "adamw", "--momentum", 0.9], 3, "--momentum"),
+    ],
+)
+def test_trainings_that_cannot_be(run, with_law, more, code, word):
+    with_law(default=True)
+    result = run("suggest", *TRAINING, *more)
+    assert (result.code, result.out) == (code, "")
+    assert word in result.err
+    assert "Traceback" not in result.err
+
+
+def test_half_a_training_is_refused(run):
+    result = run("suggest", "-M", 128, "-C", 10, "--lr", 0.1)
+    assert result.code == 3
+    for option in ("--optimizer", "--batch-size", "--steps or --epochs", "--n"):
+        assert option in result.err
+
+
 def test_version_and_help(run):
     assert run("--version").out.startswith("temperance 0.")
     for verb in ("suggest", "rules", "train", "predict"):

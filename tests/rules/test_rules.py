@@ -289,7 +289,11 @@ def test_rule_of_another_package_by_entry_point(monkeypatch):
 
 
 # ------------------------------------------------------------------ the contract of the table
-@pytest.mark.parametrize("name", RULES)
+# The coefficients of the budget rule are in a file, and it needs a training: test_budget.
+FORMULAS = [name for name in RULES if name != "budget"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
 def test_contract(name):
     rule = RULES[name]
     assert rule.name == name
@@ -315,7 +319,7 @@ def test_contract(name):
                 assert loads(dumps(result)) == result
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_coefficients_are_fields(name):
     rule = RULES[name]
     for field in fields(rule):

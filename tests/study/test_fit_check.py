@@ -183,3 +183,11 @@ def test_the_table_is_vectorized_and_the_same_one_by_one():
         rule = replace(HasegawaSakai(), alpha=point[0], beta=point[1])
         alone = np.array([min(sum(rule.terms(c.task).values()), 512.0) for c in curves])
         np.testing.assert_allclose(together[:, place], table.regret(alone[:, None])[:, 0])
+
+
+def test_runs_whose_t_moves_are_not_fitted_with_those_whose_t_does_not():
+    moving = [curve("moving", 2.0, model="mlp", path="ramp")]
+    with pytest.raises(InvalidInput) as caught:
+        fitted([*study(), *moving])
+    assert caught.value.found == "constant, ramp"
+    assert "path" in caught.value.expected

@@ -17,7 +17,7 @@ from temperance.study.batches import batch_rows, history_steps, learning_rate
 from temperance.study.networks import train_networks
 from temperance.study.networks_net import bytes_of, new_prototype
 from temperance.study.outcome import StudyData
-from temperance.study.trial import Trial
+from temperance.study.trial import OPTIMIZERS, Trial
 from temperance.training.nets import NETS, build_net
 
 
@@ -59,6 +59,8 @@ def alone(data, t):
     groups = parameter_groups(net, t.weight_decay)
     if t.optimizer == "sgd":
         optimizer = torch.optim.SGD(groups, lr=t.lr, momentum=t.momentum)
+    elif t.optimizer == "rmsprop":
+        optimizer = torch.optim.RMSprop(groups, lr=t.lr)
     else:
         optimizer = torch.optim.AdamW(groups, lr=t.lr)
     x, y = torch.tensor(data.x["train"]), torch.tensor(data.y["train"])
@@ -102,7 +104,7 @@ def check_history(outcome, val, losses, y):
     assert abs(history["val_accuracy"][-1] - hits) <= 1 / len(y) + 1e-9
 
 
-RATES = {"sgd": 0.02, "adamw": 0.003}
+RATES = {"sgd": 0.02, "adamw": 0.003, "rmsprop": 5e-5}
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def no_idle_biases(monkeypatch):
 # ------------------------------------------------------------------ as if trained alone
 @pytest.mark.parametrize(
     ("norm", "optimizer", "loss"),
-    list(product(("none", "layer", "batch"), ("sgd", "adamw"), ("plain", "normalized"))),
+    list(product(("none", "layer", "batch"), OPTIMIZERS, ("plain", "normalized"))),
 )
 @pytest.mark.parametrize("model", ["mlp", "convnet"])
 @pytest.mark.usefixtures("no_idle_biases")
@@ -146,6 +148,8 @@ def test_everything_that_may_differ():
         {"loss": "normalized", "temperature": 2.0, "norm": "layer", "weight_decay": 0.01},
         {"optimizer": "adamw", "lr": 0.003, "weight_decay": 0.3},
         {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.3, "seed": 2, "smoothing": 0.1},
+        {"optimizer": "rmsprop", "lr": 0.001, "weight_decay": 0.3, "seed": 2},
+        {"optimizer": "rmsprop", "lr": 0.002, "momentum": 0.0, "schedule": "constant"},
         {"momentum": 0.0, "schedule": "constant", "norm": "none"},
         {"momentum": 0.5, "temperature": 5.0, "seed": 2},
     ]

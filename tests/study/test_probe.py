@@ -77,6 +77,8 @@ def make_optimizer(model, trial):
     ]
     if trial.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=trial.lr, momentum=trial.momentum)
+    if trial.optimizer == "rmsprop":
+        return torch.optim.RMSprop(groups, lr=trial.lr)
     return torch.optim.AdamW(groups, lr=trial.lr)
 
 
@@ -122,7 +124,7 @@ def test_every_combination_is_as_if_trained_alone():
                 temperature=temperature,
                 seed=seed,
                 momentum=momentum,
-                lr=0.02 if optimizer == "adamw" else 0.05,
+                lr={"sgd": 0.05, "adamw": 0.02, "rmsprop": 0.005}[optimizer],
             )
         )
     outcomes = list(train_probes(data, trials))

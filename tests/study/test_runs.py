@@ -61,13 +61,19 @@ def test_a_setting_is_one_curve_with_its_values_in_place():
 def test_settings_make_curves_of_their_own():
     rows = [
         outcome_row(t)
-        for fields in ({}, {"lr": 0.3}, {"loss": "normalized"}, {"train_rows": 50})
+        for fields in (
+            {},
+            {"lr": 0.3},
+            {"loss": "normalized"},
+            {"train_rows": 50},
+            {"path": "ramp"},
+        )
         for t in trials(**fields)
     ]
     found = curves([*rows, *(outcome_row(t) for t in trials("wine"))])
-    assert len(found) == 5
+    assert len(found) == 6
     assert [c.dataset for c in found].count("wine") == 1
-    assert len({c.label for c in found}) == 5
+    assert len({c.label for c in found}) == 6
 
 
 def test_missing_failed_and_diverged_runs_are_no_values():

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from temperance.errors import InvalidInput
-from temperance.study.trial import LOSSES, NORMS, OPTIMIZERS, SCHEDULES, Trial, trial_from_dict
+from temperance.study.trial import (
+    LOSSES,
+    NORMS,
+    OPTIMIZERS,
+    PATHS,
+    SCHEDULES,
+    Trial,
+    trial_from_dict,
+)
 
 SHARE = st.floats(0, 1, exclude_max=True)
 COUNT = st.integers(1, 2**63 - 1)
@@ -37,6 +45,7 @@ TRIALS = st.builds(
     smoothing=SHARE,
     label_noise=SHARE,
     seed=st.integers(0, 2**63 - 1),
+    path=st.sampled_from(PATHS),
 )
 OTHER = {
     "dataset": "glyphs",
@@ -57,6 +66,7 @@ OTHER = {
     "smoothing": 0.1,
     "label_noise": 0.2,
     "seed": 1,
+    "path": "ramp",
 }
 
 
@@ -64,7 +74,7 @@ OTHER = {
 def test_keys_are_what_they_always_were():
     assert Trial("digits").key == "8872d00f747970bb02f5"
     assert Trial("digits", temperature=4, seed=3).key == "3f5ec1ac0d8e40f64e0e"
-    assert Trial(**OTHER).key == "81f2e1657d96a75f2c8e"
+    assert Trial(**{k: v for k, v in OTHER.items() if k != "path"}).key == "81f2e1657d96a75f2c8e"
 
 
 def test_keys_are_the_same_in_another_process():

@@ -1,4 +1,4 @@
-"""``temperance suggest``: a training temperature from M, C and, if known, the csg."""
+"""``temperance suggest``: a training temperature from M, C and what else is known of the task."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from temperance.cli.output import number, print_json, print_table
+from temperance.cli.training_options import print_training, training_of
 
 if TYPE_CHECKING:
     from temperance.records import Suggestion
@@ -27,7 +28,27 @@ def suggest(
         typer.Option(help="NAME=VALUE of another statistic that the rule needs, repeatable."),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Training rows, where the rule needs them.", min=1)
+        int | None,
+        typer.Option(
+            "--samples", "--n", help="n: training rows, where the rule needs them.", min=1
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, adamw, adam, nadam, radam or rmsprop.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.", min=1)] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the training rows, instead of --steps.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of a step.", min=1)] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="cosine (to 0) or constant.  [default: cosine]")
+    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.  [default: 0.9]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.  [default: 0]")] = None,
+    label_noise: Annotated[
+        float | None, typer.Option(help="Share of labels that are wrong.  [default: 0]")
     ] = None,
     rule: Annotated[
         str | None,
@@ -35,19 +56,44 @@ def suggest(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Suggest a training temperature, with its terms and what the other rules say."""
+    """Suggest a training temperature, with its terms and what the other rules say.
+
+    With --optimizer, --lr, --batch-size, --n and --steps or --epochs the rule budget, which sees
+    the training, can answer, too.
+    """
     from temperance.records import Task, to_dict
     from temperance.rules import find_rule
     from temperance.rules import suggest as run
 
-    given = _statistics(statistic or (), csg)
-    task = Task(features, classes, n_samples=samples, statistics=given)  # type: ignore[arg-type]
+    facts = training_of(
+        {
+            "optimizer": optimizer,
+            "lr": lr,
+            "steps": steps,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "schedule": schedule,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "label_noise": label_noise,
+        },
+        samples,
+    )
+    task = Task(
+        features,
+        classes,
+        n_samples=samples,
+        statistics=_statistics(statistic or (), csg),  # type: ignore[arg-type]
+        training=facts,
+    )
     chosen: Any = find_rule(rule, task)
     suggestion = run(task, chosen)
     if as_json:
         print_json(to_dict(suggestion))
         return
     _print(suggestion)
+    print_training(chosen, task)
+    _print_others(suggestion)
     if source := getattr(getattr(chosen, "domain", None), "training", None):
         trained = "; ".join(f"{name} {_words(seen)}" for name, seen in source)
         print(f"The rule was fitted on {chosen.domain.source}, trained with {trained}.")
@@ -89,6 +135,12 @@ def _print(suggestion: Suggestion) -> None:
     if suggestion.fallback:
         by = f"fallback {suggestion.fallback} of {by}"
     print(f"T = {number(suggestion.temperature)}   ({by}, norm: {suggestion.norm})")
+    if suggestion.prediction:
+        ranges = [
+            f"{number(low)} to {number(high)} ({level})"
+            for level, (low, high) in suggestion.prediction.items()
+        ]
+        print(f"Best T of one training like those of the fit: {', '.join(ranges)}.")
     print("Train with softmax(logits / T), the norm in front of the output layer.")
     if suggestion.in_domain:
         print("The task lies inside the rule's domain.")
@@ -96,6 +148,9 @@ def _print(suggestion: Suggestion) -> None:
         print(f"Note: {reason}.")
     terms = [[name, number(value)] for name, value in suggestion.terms.items()]
     print_table(f"Terms of {suggestion.rule}", ("term", _meaning(suggestion)), terms)
+
+
+def _print_others(suggestion: Suggestion) -> None:
     rows = [
         [name, number(o.temperature), number(o.unclipped), o.norm, o.note]
         for name, o in suggestion.others.items()

@@ -13,7 +13,8 @@ from typing import Any
 from temperance.errors import InvalidInput, NotFound
 from temperance.files import write_bytes
 from temperance.records import Task
-from temperance.rules.fitted import FittedDomain, FittedRule, is_number
+from temperance.rules.fitted import FittedRule
+from temperance.rules.fitted_domain import FittedDomain, is_number
 from temperance.rules.statistics import StatisticsRule
 from temperance.rules.suggestion import find_rule
 from temperance.version import __version__

@@ -11,7 +11,7 @@ from temperance.errors import InvalidInput
 from temperance.records import Task
 from temperance.rules.domain import Domain, check_field
 
-__all__ = ["SIZES", "StatisticsRule", "parse_term", "variable_value"]
+__all__ = ["SIZES", "StatisticsRule", "parse_term", "term_value", "variable_value"]
 
 SIZES = ("M", "C", "n")
 """What a term can be made of besides statistics: feature dimension, classes, training rows."""
@@ -125,7 +125,7 @@ class StatisticsRule:
         """Give the shares that add up to log T; a logarithm of 0 is minus infinity."""
         return {
             "offset": self.offset,
-            **{term: value * _term_value(term, task) for term, value in self.coefficients},
+            **{term: value * term_value(term, task) for term, value in self.coefficients},
         }
 
     def terms(self, task: Task) -> dict[str, float]:
@@ -137,7 +137,25 @@ class StatisticsRule:
         return _exp(sum(self.log_terms(task).values()))
 
 
-def _term_value(term: str, task: Task) -> float:
+def term_value(term: str, task: Task) -> float:
+    """Give the value of a term for a task.
+
+    Args:
+        term: ``"log(NAME)"`` or ``"NAME"``.
+        task: the task.
+
+    Returns:
+        The number; minus infinity for the logarithm of 0, NaN for that of a negative number.
+
+    Raises:
+        InvalidInput: if the task does not have it.
+
+    Example:
+        >>> from temperance import Task
+        >>> from temperance.rules.statistics import term_value
+        >>> round(term_value("log(M)", Task(64, 10)), 4)
+        4.1589
+    """
     name, logarithm = parse_term(term)
     value = variable_value(name, task)
     if not logarithm:

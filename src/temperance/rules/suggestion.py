@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Alternative, Suggestion, Task
+from temperance.rules.budget import packaged_budget
 from temperance.rules.cosine_scale import AdaCos, CosFaceBound, NormFace
 from temperance.rules.dimension import Constant, SqrtDim
 from temperance.rules.domain import Domain
@@ -22,6 +23,7 @@ MIN_SUGGESTED = 0.1
 """Smallest T that is handed to a trainer with a norm in front of the head. Measured (64-128-BN-10
 net on scikit-learn's digits, SGD lr 0.1): T = 0.05 diverged, T = 1e-8 gave NaN."""
 
+_LEVELS = {"80 %": 0.8, "95 %": 0.95}  # of prediction intervals
 _SLACK = 1e-9  # a T that was written and read again is not beyond its own range
 _FLOORS = {"none": 0.01, "cosine": 0.0}  # other norms; without one, best T of 0.25 were measured
 
@@ -31,7 +33,8 @@ class Rule(Protocol):
     """What makes a callable a rule: ``rule(task)`` gives T, and it says what it needs.
 
     Rules may also have ``name``, ``terms(task)``, ``domain``, ``fallback``, ``reference``,
-    ``formula``, ``trust`` and an ``upper`` clip; those in ``RULES`` have.
+    ``formula``, ``trust`` and an ``upper`` clip; those in ``RULES`` have. A rule that sees the
+    training has ``why_not(task)``, and one that knows its spread ``prediction(task, level)``.
     """
 
     needs: Any
@@ -42,11 +45,13 @@ class Rule(Protocol):
         ...
 
 
+_BUDGET = packaged_budget()
 _TABLE: tuple[Any, ...] = (
     Constant(),
     SqrtDim(),
     HasegawaSakai(),
     HasegawaSakaiCsgCn(),
+    *([] if _BUDGET is None else [_BUDGET]),
     AdaCos(),
     CosFaceBound(),
     NormFace(),
@@ -61,7 +66,9 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
     Args:
         rule: a name in ``RULES`` or of an entry point ``temperance.rules``; a file of
             ``temperance fit --out``, its name ending in ``.json``; a rule itself; or None for
-            ``hasegawa-sakai-csg-cn`` where the task has a csg and ``hasegawa-sakai`` elsewhere.
+            ``budget`` where the task has all facts of its training that this rule needs and its
+            coefficients say that it may be the default, else ``hasegawa-sakai-csg-cn`` where the
+            task has a csg and ``hasegawa-sakai`` elsewhere.
         task: the task, to choose by.
 
     Returns:
@@ -73,7 +80,7 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
             is not one of ``temperance fit``.
     """
     if rule is None:
-        return RULES["hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"]
+        return RULES[_best_informed(task)]
     if isinstance(rule, str):
         if rule in RULES:
             return RULES[rule]
@@ -92,6 +99,13 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
             fix='Give it needs = () and norm = "batch", for instance as a frozen dataclass.',
         )
     return rule
+
+
+def _best_informed(task: Task) -> str:
+    budget = RULES.get("budget")
+    if budget is not None and budget.default and not _lacking(budget, task):
+        return "budget"
+    return "hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"
 
 
 def _from_entry_point(name: str) -> Rule:
@@ -114,16 +128,17 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
     fitted rule gives no T beyond those of its runs, but the nearest of them.
 
     Args:
-        task: M, C and the measured statistics.
+        task: M, C, the measured statistics and, where known, the facts of the training
+            (``measure(features, training=training_facts(optimizer, loader, epochs))``).
         rule: a name, a file of ``temperance fit --out``, a rule, or None (the best-informed
-            published form that the task allows).
+            form that the task allows, see ``find_rule``).
 
     Returns:
         The temperature with its terms, domain, interval, and what every other rule says.
 
     Raises:
-        InvalidInput: if the rule needs a statistic that the task lacks, or a statistic is not a
-            number that the rule can take.
+        InvalidInput: if the rule needs a statistic or a fact of the training that the task lacks,
+            or one that is not a number that the rule can take.
         NotFound: if there is no rule of that name.
 
     Example:
@@ -152,6 +167,7 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
         fallback=fallback,
         interval=None if fallback or spread is None else _trainable(chosen, spread),
         unclipped_interval=spread,
+        prediction={} if fallback else _predictions(chosen, task),
         others={n: _alternative(r, task) for n, r in RULES.items() if n != rule_name(chosen)},
         inputs=_inputs(task),
     )
@@ -233,6 +249,10 @@ def _nearest_tried(rule: Rule, value: float) -> float:
     return float(min(max(value, tried[0]), tried[1]))
 
 
+def _who(rule: Rule, nearest: float) -> str:
+    return "can train" if nearest == _bounds(rule)[0] else "they tried"
+
+
 def _unusable(rule: Rule, value: float) -> str | None:
     """Why a value must not reach a trainer, or None."""
     floor, upper = _bounds(rule)
@@ -261,12 +281,16 @@ def _reasons(rule: Rule, task: Task, value: float) -> list[str]:
 
 def _fall_back(rule: Rule, task: Task, value: float) -> tuple[float, str | None, str]:
     """Follow the stated fallbacks to a value that can train."""
-    usable = _unusable(rule, value) is None
     name = getattr(rule, "fallback", "constant")
-    if usable and (name is None or not rule.needs):  # a formula of M and C alone may extrapolate
-        nearest = _nearest_tried(rule, value)
+    extrapolates = bool(getattr(rule, "extrapolates", False)) and 0 < value < math.inf
+    nearest = _nearest_tried(rule, value)
+    if extrapolates:  # a law that leads below what can train says: as low as can be
+        nearest = max(nearest, _bounds(rule)[0])
+    usable = extrapolates or _unusable(rule, value) is None
+    # A formula of M and C alone may extrapolate, too.
+    if usable and (name is None or not rule.needs or extrapolates):
         if nearest != value:
-            return nearest, None, f"T = {nearest:.4g} is the nearest that they tried"
+            return nearest, None, f"T = {nearest:.4g} is the nearest that {_who(rule, nearest)}"
         return value, None, "the rule's own formula was extrapolated"
     if name is not None and name not in RULES:
         raise InvalidInput(
@@ -284,24 +308,42 @@ def _fall_back(rule: Rule, task: Task, value: float) -> tuple[float, str | None,
 
 
 def _alternative(rule: Any, task: Task) -> Alternative:
-    missing = [need for need in rule.needs if need not in task.statistics]
-    if missing:
-        return Alternative(None, None, rule.norm, False, f"needs {', '.join(missing)}")
+    if lacking := _lacking(rule, task):
+        return Alternative(None, None, rule.norm, False, lacking)
     try:
         value = _unclipped(rule, task)
     except InvalidInput as error:
         return Alternative(None, None, rule.norm, False, str(error))
     reasons = _reasons(rule, task, value)
-    usable = None if _unusable(rule, value) else value
+    usable = None if _unusable(rule, value) else _nearest_tried(rule, value)
     return Alternative(usable, value, rule.norm, not reasons, "; ".join(reasons))
 
 
+def _lacking(rule: Any, task: Task) -> str:
+    """What a rule needs that the task does not have; "" for nothing."""
+    missing = [need for need in rule.needs if need not in task.statistics]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    why_not = getattr(rule, "why_not", None)
+    return why_not(task) if callable(why_not) else ""
+
+
+def _predictions(rule: Rule, task: Task) -> dict[str, tuple[float, float]]:
+    """Prediction intervals of a rule that has them, within what a trainer may get."""
+    prediction = getattr(rule, "prediction", None)
+    if not callable(prediction):
+        return {}
+    return {name: _trainable(rule, prediction(task, level)) for name, level in _LEVELS.items()}
+
+
 def _interval(rule: Rule, task: Task) -> tuple[float, float] | None:
-    """Range of the formula's value over the corners of the needed statistics' intervals."""
+    """The rule's own prediction interval, or that of the spread of the needed statistics."""
+    if callable(prediction := getattr(rule, "prediction", None)):
+        return prediction(task, _LEVELS["95 %"])
     spread = [n for n in rule.needs if task.statistics[n].interval is not None]
     if not spread:
         return None
-    values = []
+    values = []  # at the corners of the statistics' intervals
     for corner in range(1 << len(spread)):
         moved = dict(task.statistics)
         for bit, name in enumerate(spread):
@@ -331,4 +373,16 @@ def _inputs(task: Task) -> dict[str, Any]:
         "n_samples": task.n_samples,
         "n_nonempty": task.n_nonempty,
         "statistics": statistics,
+        "training": {
+            name: list(v) if isinstance(v, tuple) else v
+            for name, v in task.training.items()
+            if _is_plain(v)
+        },
     }
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can hold a fact of a training; others are the caller's own affair."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)

@@ -95,13 +95,13 @@ def base_rule(rule: str | Rule, datasets: Sequence[str] = ()) -> Any:
 
 
 def check_alike(curves: Sequence[Curve]) -> None:
-    """Refuse runs of several norms or losses: their temperatures mean different things.
+    """Refuse runs of several norms, losses or paths: their temperatures mean different things.
 
     Args:
         curves: the runs.
 
     Raises:
-        InvalidInput: if there are none, or if they differ in norm or loss.
+        InvalidInput: if there are none, or if they differ in norm, loss or path.
     """
     if not curves:
         raise InvalidInput("runs", expected="one or more curves", found="none", fix="Add runs.")
@@ -114,6 +114,14 @@ def check_alike(curves: Sequence[Curve]) -> None:
                 found=", ".join(values),
                 fix=f"Choose one: --{name} {values[0]}, or select_curves(..., {name}=...).",
             )
+    moving = sorted({str(curve.setting.get("path", "constant")) for curve in curves})
+    if len(moving) > 1:
+        raise InvalidInput(
+            "runs",
+            expected="one path of T in training",
+            found=", ".join(moving),
+            fix="Fit those whose T is constant; sweep the others into a folder of their own.",
+        )
 
 
 def usable_curves(rule: Any, curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:

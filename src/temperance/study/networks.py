@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from temperance.errors import InvalidInput, TemperanceWarning
+from temperance.head import MIN_TEMPERATURE
 from temperance.study.networks_checks import check_batch_norm, check_rows, check_trials
 from temperance.study.networks_net import Prototype, bytes_of, new_prototype, predict
 from temperance.study.networks_train import Run, train
@@ -65,7 +66,7 @@ def train_networks(
     Args:
         data: rows, ``[n, M]`` or ``[n, channels, height, width]``, float32.
         trials: of one net, task, batch size and number of steps. Temperature, seed, learning rate,
-            weight decay, momentum, norm, loss, optimizer, schedule and smoothing may differ.
+            weight decay, momentum, norm, loss, optimizer, schedule, smoothing and path may differ.
         memory_limit: bytes that weights and working memory may take at one time.
         progress: called with the optimizer steps done and those to do, over all trials.
 
@@ -168,8 +169,7 @@ def _together(
     alike = [
         p
         for p in range(start, min(start + window, len(trials)))
-        if (trials[p].seed, trials[p].norm, trials[p].optimizer)
-        == (trial.seed, trial.norm, trial.optimizer)
+        if _likeness(trials[p]) == _likeness(trial)
     ]
     batch = min(len(data.y["train"]), trial.batch_size)
     size = bytes_of(prototype, trial, rows=batch)
@@ -179,14 +179,27 @@ def _together(
     return next(part.tolist() for part in parts if place in part)
 
 
+def _likeness(trial: Trial) -> tuple[object, ...]:
+    """What trials of a stack share; hypergradients cost the others a second forward pass."""
+    return trial.seed, trial.norm, trial.optimizer, trial.path == "hypergradient"
+
+
 # ------------------------------------------------------------------ what it gave
+def _last_temperature(run: Run, index: int) -> float:
+    """T at the end of the training, of which float32 may have rounded a bound."""
+    trial = run.trials[index]
+    if trial.path == "constant":
+        return trial.temperature
+    return max(run.temperatures[index], MIN_TEMPERATURE)
+
+
 def _outcome(data: StudyData, run: Run, index: int) -> Outcome:
     """Make the outcome of one trial, with its logits if it did not diverge."""
     begin = time.process_time()
     trial, message, found = run.trials[index], run.ended.get(index, ""), None
     if not message:
         run.prototype.net.load_state_dict(run.states[index], strict=False)
-        run.prototype.head.set_temperature(trial.temperature)
+        run.prototype.head.set_temperature(_last_temperature(run, index))
         found = {split: predict(run.prototype, data.x[split]) for split in ("val", "test")}
         if not all(np.isfinite(values).all() for values in found.values()):
             message, found = "a logit was no finite number after the last step", None

@@ -8,8 +8,9 @@ from dataclasses import replace
 from torch import nn
 
 from temperance.errors import InvalidInput
-from temperance.head import check_batches, check_temperature
+from temperance.head import LearnedTemperature, check_batches, check_temperature
 from temperance.study.networks_net import Prototype
+from temperance.study.networks_paths import FREE
 from temperance.study.outcome import SPLITS, StudyData
 from temperance.study.probe_checks import check_data
 from temperance.study.trial import Trial
@@ -49,7 +50,7 @@ def check_trials(trials: Sequence[Trial]) -> None:
 
     Raises:
         InvalidInput: for trials of several architectures, tasks, batch sizes or numbers of steps,
-            and for a T that is too low.
+            for a T that is too low, and for a start of a free path beyond the bounds of its T.
     """
     first = {
         **trials[0].task_content,
@@ -58,6 +59,8 @@ def check_trials(trials: Sequence[Trial]) -> None:
     }
     for place, trial in enumerate(trials):
         check_temperature(trial.temperature)
+        if trial.path in FREE:
+            LearnedTemperature().check(trial.temperature)
         for name, value in first.items():
             if getattr(trial, name) != value:
                 raise InvalidInput(

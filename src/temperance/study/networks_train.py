@@ -1,4 +1,4 @@
-"""The training of nets on the same batches: side by side, or one of them in the ordinary way."""
+"""The training of nets on the same batches, judged on the way."""
 
 from __future__ import annotations
 
@@ -7,43 +7,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from temperance.head import parameter_groups
-from temperance.models import logits_of
-from temperance.study.batches import batch_rows, history_steps, learning_rate
+from temperance.study.batches import batch_rows, history_steps
 from temperance.study.networks_net import Prototype
-from temperance.study.networks_updates import NetUpdates, new_optimizer
+from temperance.study.networks_paths import validation_batches
+from temperance.study.networks_trainers import Alone, Rows, Stack, Trainer
 from temperance.study.outcome import StudyData
-from temperance.study.probe_slopes import losses_of, nll_and_hits, slope_and_nll
-from temperance.study.stacked import stack_net
+from temperance.study.probe_slopes import nll_and_hits
 from temperance.study.trial import Trial
-from temperance.training.loop import mixed_seed
 
-__all__ = ["Alone", "Run", "Stack", "Trainer", "train"]
+__all__ = ["Run", "train"]
 
 _TOLD_EVERY = 20  # steps between two calls of progress
-
-
-class Trainer(Protocol):
-    """R nets in training."""
-
-    def step(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """Take a step; gives the plain cross entropy of every net before it, ``[R]``."""
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Logits divided by T in eval mode, ``[R, C, B]``."""
-
-    def tensors(self, index: int) -> Mapping[str, Tensor]:
-        """Weights and statistics of one net, by name."""
-
-    def stop(self, index: int) -> None:
-        """Leave a net out from here on."""
 
 
 @dataclass(eq=False)
@@ -56,6 +36,7 @@ class Run:
         states: weights and statistics of every trial, by name in the net.
         history: entries by name, each a list of ``[R]`` values.
         ended: message by index, of the trials that diverged.
+        temperatures: T of every trial at the end of its training.
         seconds: CPU seconds of all of them together.
     """
 
@@ -64,11 +45,15 @@ class Run:
     states: Sequence[Mapping[str, Tensor]] = ()
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
+    temperatures: Sequence[float] = ()
     seconds: float = 0.0
 
     def history_of(self, index: int) -> dict[str, tuple[float, ...]]:
         """Learning curves of one trial, up to where it diverged."""
-        curves = {name: [row[index] for row in rows] for name, rows in self.history.items()}
+        shown = {n: rows for n, rows in self.history.items() if n != "temperature"}
+        if self.trials[index].path != "constant":
+            shown = self.history
+        curves = {name: [row[index] for row in rows] for name, rows in shown.items()}
         good = [all(map(math.isfinite, entry)) for entry in zip(*curves.values(), strict=True)]
         count = good.index(False) if False in good else len(good)
         return {name: tuple(values[:count]) for name, values in curves.items()}
@@ -78,95 +63,6 @@ class Run:
         self.ended.setdefault(index, f"{what} of {self.trials[index].steps}")
 
 
-# ------------------------------------------------------------------ side by side
-class Stack:
-    """Nets that start alike and are trained as one program.
-
-    Args:
-        prototype: the net that they start from, with a program.
-        trials: their trials, those of one pace next to each other.
-        rows: rows of a batch.
-    """
-
-    def __init__(self, prototype: Prototype, trials: Sequence[Trial], rows: int) -> None:
-        self.stack = stack_net(prototype.net, len(trials), steps=prototype.program)
-        self.parameters = list(self.stack.parameters.values())
-        self.losses = losses_of(trials, batch_size=rows)
-        self.updates = NetUpdates(self.stack, prototype.net, trials)
-        self.temperature = torch.tensor([trial.temperature for trial in trials]).view(-1, 1, 1)
-
-    def step(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """See ``Trainer``."""
-        z = self.stack(x, training=True)
-        scores = z.detach().permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
-        g, nll = slope_and_nll(scores, y, temperature=self.temperature, losses=self.losses)
-        g = g.permute(2, 0, 1).contiguous()
-        self.updates.apply(torch.autograd.grad(z, self.parameters, g), step)
-        return nll.mean(dim=1)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """See ``Trainer``."""
-        return self.stack(x, training=False).permute(1, 2, 0) / self.temperature
-
-    def tensors(self, index: int) -> Mapping[str, Tensor]:
-        """See ``Trainer``."""
-        return self.stack.member(index)
-
-    @torch.no_grad()
-    def stop(self, index: int) -> None:
-        """Set the net to 0, where it stays: numbers that are none would cost time and trust."""
-        for tensor in self.stack.member(index).values():
-            tensor.zero_()
-        self.losses.scale[index] = 0.0
-        self.updates.stop(index)
-
-
-# ------------------------------------------------------------------ in the ordinary way
-class Alone:
-    """A net that is trained by itself, whatever its layers are.
-
-    Args:
-        prototype: the net, changed in place.
-        trial: its trial.
-    """
-
-    def __init__(self, prototype: Prototype, trial: Trial) -> None:
-        self.net, self.trial = prototype.net, trial
-        groups = parameter_groups(self.net, trial.weight_decay)
-        self.optimizer = new_optimizer(groups, trial)
-
-    def step(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """See ``Trainer``."""
-        trial = self.trial
-        with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global state
-            torch.default_generator.manual_seed(mixed_seed("dropout", trial.seed, step))
-            z = logits_of(self.net(x))
-        loss = nn.functional.cross_entropy(z, y, label_smoothing=trial.smoothing)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        rate = learning_rate(step, trial.steps, peak=trial.lr, schedule=trial.schedule)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        plain = loss if trial.smoothing == 0 else nn.functional.cross_entropy(z, y)
-        return plain.detach().view(1)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """See ``Trainer``."""
-        self.net.eval()
-        z = logits_of(self.net(x)).t().unsqueeze(0)
-        self.net.train()
-        return z
-
-    def tensors(self, index: int) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """See ``Trainer``."""
-        return self.net.state_dict()
-
-    def stop(self, index: int) -> None:
-        """See ``Trainer``; the only net has ended, so that nothing goes on."""
-
-
-# ------------------------------------------------------------------ the loop
 def train(
     trials: Sequence[Trial],
     data: StudyData,
@@ -188,9 +84,11 @@ def train(
     """
     begin, first, count = time.process_time(), trials[0], len(trials)
     rows = batch_rows(len(data.y["train"]), first.batch_size, first.steps, first.seed)
-    trainer: Trainer = Alone(prototype, first)
+    trainer: Trainer
     if prototype.program:
-        trainer = Stack(prototype, trials, rows.shape[1])
+        trainer = Stack(prototype, trials, rows.shape[1], judges=_judges(prototype, data, first))
+    else:
+        trainer = Alone(prototype, first, judges=_judges(prototype, data, first))
     run = Run(trials, prototype)
     for start, stop in pairwise((0, *history_steps(first.steps))):
         loss, told = torch.zeros(count, dtype=torch.float64), start
@@ -207,8 +105,23 @@ def train(
             on_steps((first.steps - told) * count)
             break
     run.states = [trainer.tensors(index) for index in range(count)]
+    run.temperatures = trainer.temperature.flatten().tolist()
     run.seconds = time.process_time() - begin
     return run
+
+
+def _judges(prototype: Prototype, data: StudyData, trial: Trial) -> Rows:
+    """Give the validation rows of the steps; they are drawn when the first is asked for."""
+    drawn: list[NDArray[np.int64]] = []
+
+    def rows_of(step: int) -> tuple[Tensor, Tensor]:
+        if not drawn:
+            drawn.append(validation_batches(data, trial))
+        rows = drawn[0][step]
+        x = prototype.inputs(np.take(data.x["val"], rows, axis=0))
+        return x, torch.from_numpy(data.y["val"][rows])
+
+    return rows_of
 
 
 def _step(
@@ -241,6 +154,7 @@ def _judge(run: Run, trainer: Trainer, data: StudyData, *, done: int, train_loss
         "train_loss": train_loss.tolist(),
         "val_nll": nll.tolist(),
         "val_accuracy": accuracy.tolist(),
+        "temperature": trainer.temperature.flatten().tolist(),
     }
     for name, values in entry.items():
         run.history.setdefault(name, []).append(values)

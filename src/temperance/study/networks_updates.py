@@ -7,7 +7,7 @@ from itertools import groupby
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer, RMSprop
 
 from temperance.head import parameter_groups
 from temperance.study.batches import learning_rate
@@ -90,10 +90,13 @@ def new_optimizer(
         fused: take the fused form, for float32 on the CPU.
 
     Returns:
-        ``torch.optim.SGD`` or ``torch.optim.AdamW``.
+        ``torch.optim.SGD``, ``torch.optim.AdamW`` or ``torch.optim.RMSprop``, which has no fused
+        form and is taken without momentum.
     """
     if trial.optimizer == "sgd":
         return SGD(list(groups), lr=trial.lr, momentum=trial.momentum, fused=fused or None)
+    if trial.optimizer == "rmsprop":
+        return RMSprop(list(groups), lr=trial.lr)
     return AdamW(list(groups), lr=trial.lr, fused=fused or None)
 
 

@@ -53,7 +53,8 @@ class Outcome:
             ``[n, C]`` for ``val`` and ``test``; None unless done.
         history: curves by name, each a tuple over ``history["step"]``: ``train_loss`` (nats, of
             the plain cross entropy, mean over the steps since the last entry), ``val_nll`` (nats),
-            ``val_accuracy`` (share).
+            ``val_accuracy`` (share); ``temperature`` where T moves, whose last entry is the T of
+            inference.
         seconds: CPU seconds of this trial; its share where trials ran side by side.
         feature_dim: the true M, in_features of the output layer.
     """

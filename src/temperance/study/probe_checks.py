@@ -86,9 +86,9 @@ def check_trials(data: StudyData, trials: Sequence[Trial]) -> None:
         trials: the trials.
 
     Raises:
-        InvalidInput: for another model than ``probe``, for trials of several tasks, batch sizes or
-            numbers of steps, for another ``feature_dim`` than the rows have, and for batches that
-            are too small for a BatchNorm.
+        InvalidInput: for another model than ``probe``, for a T that moves, for trials of several
+            tasks, batch sizes or numbers of steps, for another ``feature_dim`` than the rows have,
+            and for batches that are too small for a BatchNorm.
     """
     n, m = data.x["train"].shape
     for place, trial in enumerate(trials):
@@ -98,6 +98,13 @@ def check_trials(data: StudyData, trials: Sequence[Trial]) -> None:
                 expected="model probe",
                 found=trial.model,
                 fix="Train networks with temperance.study.networks.train_networks.",
+            )
+        if trial.path != "constant":
+            raise InvalidInput(
+                f"trial {place}",
+                expected="path constant, which is all that probes have",
+                found=trial.path,
+                fix="Move T in a net, for instance model mlp.",
             )
         _check_alike(trials[0], trial, place)
     for trial in trials[:1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -16,6 +16,8 @@ from temperance.study.trial import Trial
 __all__ = ["Updates", "pace"]
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # the defaults of torch.optim.AdamW
+_ALPHA = 0.99  # the default of torch.optim.RMSprop; its eps is that of AdamW
+_BUFFERS = {"sgd": 1, "adamw": 2, "rmsprop": 1}  # what is remembered of every parameter
 
 
 def pace(trial: Trial) -> tuple[float, float, float, str]:
@@ -47,8 +49,9 @@ class Updates:
 
     Optimizers work element by element, so that one step over stacked parameters does what R of them
     do. These are the steps that ``torch.optim.SGD(fused=True)`` and ``AdamW(fused=True)`` take:
-    every number is read and written once. Called without the optimizer object around them, which
-    would take as long as a step of ten small heads.
+    every number is read and written once. (torch has no fused ``RMSprop``; its step is written
+    out.) Called without the optimizer object around them, which would take as long as a step of ten
+    small heads.
 
     Args:
         heads: the heads, changed in place by every update.
@@ -56,13 +59,14 @@ class Updates:
     """
 
     def __init__(self, heads: Heads, trials: Sequence[Trial]) -> None:
-        self._steps, self._sgd = trials[0].steps, trials[0].optimizer == "sgd"
+        self._steps, self._take = trials[0].steps, _STEPS[trials[0].optimizer]
+        buffers = _BUFFERS[trials[0].optimizer]
         self._parts, start = [], 0
         for _, alike in groupby(trials, pace):
             members = list(alike)
             place = slice(start, start := start + len(members))
             parameters = [tensor[place] for tensor in heads.parameters]
-            states = [[torch.zeros_like(p) for p in parameters] for _ in range(2 - self._sgd)]
+            states = [[torch.zeros_like(p) for p in parameters] for _ in range(buffers)]
             counts = [torch.zeros(()) for _ in parameters]
             self._parts.append(_Part(place, members[0], parameters, states, counts))
 
@@ -77,10 +81,7 @@ class Updates:
             trial, own = part.trial, [tensor[part.place] for tensor in slopes]
             rate = learning_rate(step, self._steps, peak=trial.lr, schedule=trial.schedule)
             for which, decay in ((slice(0, 1), trial.weight_decay), (slice(1, None), 0.0)):
-                if self._sgd:
-                    _sgd(part, own, which, lr=rate, decay=decay)
-                else:
-                    _adamw(part, own, which, lr=rate, decay=decay)
+                self._take(part, own, which, lr=rate, decay=decay)
 
     def stop(self, index: int) -> None:
         """Set a trial's parameters and all that is remembered of it to 0.
@@ -130,3 +131,19 @@ def _adamw(part: _Part, slopes: list[Tensor], which: slice, *, lr: float, decay:
         amsgrad=False,
         maximize=False,
     )
+
+
+def _rmsprop(part: _Part, slopes: list[Tensor], which: slice, *, lr: float, decay: float) -> None:
+    """``v = .99 * v + .01 * g**2``, ``p -= lr * g / (sqrt(v) + eps)``, ``g = slope + decay * p``.
+
+    Hinton, 2012, lecture 6e of "Neural networks for machine learning", as torch writes it.
+    """
+    for p, slope, v in zip(
+        part.parameters[which], slopes[which], part.states[0][which], strict=True
+    ):
+        g = slope.add(p, alpha=decay) if decay else slope
+        v.mul_(_ALPHA).addcmul_(g, g, value=1 - _ALPHA)
+        p.addcdiv_(g, v.sqrt().add_(_EPS), value=-lr)
+
+
+_STEPS: dict[str, Callable[..., None]] = {"sgd": _sgd, "adamw": _adamw, "rmsprop": _rmsprop}

@@ -114,7 +114,7 @@ def baselines(curves: Sequence[Curve], read: Reader) -> list[Candidate]:
 
 def kind_of(curve: Curve) -> tuple[Any, ...]:
     """Norm and loss: temperatures under one of these say nothing about another."""
-    return curve.setting.get("norm"), curve.setting.get("loss")
+    return curve.setting.get("norm"), curve.setting.get("loss"), curve.setting.get("path")
 
 
 def best_constant(curves: Sequence[Curve], metric: str, *, read: Reader) -> float:

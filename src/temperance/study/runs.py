@@ -74,6 +74,7 @@ class Curve:
         words += [f"{s['train_rows']} rows"] if s["train_rows"] else []
         words += [f"smoothing {s['smoothing']:g}"] if s["smoothing"] else []
         words += [f"label noise {s['label_noise']:g}"] if s["label_noise"] else []
+        words += [f"path {s['path']}"] if s.get("path", "constant") != "constant" else []
         return " ".join(words)
 
 

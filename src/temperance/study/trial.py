@@ -13,13 +13,20 @@ from typing import Any
 
 from temperance.errors import InvalidInput
 
-__all__ = ["LOSSES", "NORMS", "OPTIMIZERS", "SCHEDULES", "Trial", "trial_from_dict"]
+__all__ = ["LOSSES", "NORMS", "OPTIMIZERS", "PATHS", "SCHEDULES", "Trial", "trial_from_dict"]
 
 NORMS = ("none", "layer", "batch")
 LOSSES = ("plain", "normalized")
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adamw", "rmsprop")
 SCHEDULES = ("cosine", "constant")
-_CHOICES = {"norm": NORMS, "loss": LOSSES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+PATHS = ("constant", "ramp", "spent", "learned", "hypergradient")
+_CHOICES = {
+    "norm": NORMS,
+    "loss": LOSSES,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "path": PATHS,
+}
 _POSITIVE = ("temperature", "lr")
 _COUNTS = {"batch_size": 1, "steps": 1, "seed": 0, "train_rows": 2, "feature_dim": 1}
 _SHARES = ("momentum", "smoothing", "label_noise")
@@ -38,10 +45,10 @@ class Trial:
             ``temperance.training.nets``.
         feature_dim: M, for nets whose width can be chosen; None for the model's own.
         norm: in front of the output layer: ``none``, ``layer`` or ``batch``.
-        temperature: T in training and at inference.
+        temperature: T in training and at inference; where T moves (``path``), its end or start.
         loss: ``plain`` cross entropy of ``logits / T``, or ``normalized``: that times T, so that T
             changes the shape of the distribution and not the size of the gradient.
-        optimizer: ``sgd`` (with momentum, no Nesterov) or ``adamw``.
+        optimizer: ``sgd`` (with momentum, no Nesterov), ``adamw`` or ``rmsprop`` (no momentum).
         lr: peak learning rate, reached at the first step.
         weight_decay: decay of weight matrices; none on norms and biases.
         momentum: for ``sgd``.
@@ -52,6 +59,9 @@ class Trial:
         smoothing: label smoothing of the loss, 0 to below 1.
         label_noise: share of training labels that are replaced by another class, 0 to below 1.
         seed: seed of initial weights and batch order.
+        path: how T moves in training (``temperance.study.networks_paths``): ``constant``; a
+            ``ramp`` or by the budget ``spent``, which both end at ``temperature``; ``learned`` or
+            by the ``hypergradient``, which both start there. The T at the end is that of inference.
     """
 
     dataset: str
@@ -72,6 +82,7 @@ class Trial:
     smoothing: float = 0.0
     label_noise: float = 0.0
     seed: int = 0
+    path: str = "constant"
 
     def __post_init__(self) -> None:
         for name in ("dataset", "features", "model"):

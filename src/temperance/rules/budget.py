@@ -1,0 +1,265 @@
+"""The law of the budget: a temperature from how large the head is and how it will be trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from importlib import resources
+from statistics import NormalDist
+from typing import Any, ClassVar
+
+from temperance.errors import InvalidInput, NotFound
+from temperance.records import Task
+from temperance.rules.budget_file import PACKAGED, Coefficients, Family, load_coefficients
+from temperance.rules.budget_terms import fact_value, statistics_in, value_of_term
+from temperance.rules.training import Training, missing_facts, read_training
+
+__all__ = ["Budget", "BudgetDomain", "packaged_budget", "t_quantile"]
+
+
+@dataclass(frozen=True)
+class BudgetDomain:
+    """Where the law of the budget was fitted: for each family of optimizers the ranges of its runs.
+
+    Attributes:
+        coefficients: the law.
+        target: whose best T it gives.
+    """
+
+    coefficients: Coefficients
+    target: str
+
+    @property
+    def temperatures(self) -> tuple[float, float]:
+        """Smallest and largest T of the runs; no other is suggested."""
+        return self.coefficients.temperatures
+
+    @property
+    def source(self) -> str:
+        """Where the ranges come from."""
+        return self.coefficients.source
+
+    @property
+    def feature_dim(self) -> tuple[int, int]:
+        """Smallest and largest M of any family."""
+        return self._ends("M")
+
+    @property
+    def n_classes(self) -> tuple[int, int]:
+        """Smallest and largest C of any family."""
+        return self._ends("C")
+
+    def _ends(self, name: str) -> tuple[int, int]:
+        laws = self.coefficients.families(self.target).values()
+        low, high = zip(*(dict(law.domain)[name] for law in laws), strict=True)
+        return int(min(low)), int(max(high))
+
+    def compared(self, task: Task) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        """Give each fact that the domain is about: what the task has, and what the runs had."""
+        training = read_training(task)
+        seen = self.coefficients.families(self.target)[training.family].domain
+        return {name: (_here(name, task, training), values) for name, values in seen}
+
+    def reasons(self, task: Task) -> list[str]:
+        """Say in words why a task lies outside; an empty list when it lies inside."""
+        training = read_training(task)
+        law = self.coefficients.families(self.target)[training.family]
+        domain = self.coefficients.domain_of(law)
+        facts = {name: _here(name, task, training) for name, _ in domain.training}
+        plain = replace(task, n_samples=training.n, training=facts)
+        unknown = [f"{remark}: the law does not know what that does" for remark in training.remarks]
+        return domain.reasons(plain) + unknown
+
+
+def _here(name: str, task: Task, training: Training) -> Any:
+    if name == "optimizer":  # without decay, Adam and AdamW take the same steps
+        same = training.optimizer == "adam" and training.weight_decay == 0
+        return "adamw" if same else training.optimizer
+    if name == "norm":
+        return training.norm or Budget.norm
+    if name == "schedule":
+        return training.schedule
+    return fact_value(name, task, training)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The temperature that a training budget asks for, by the family of its optimizer.
+
+    ``log T = intercept + sum of coefficient * term``, so that T is a product of powers::
+
+        T ~ M^a n^b steps^c lr^d ...
+
+    The coefficients are those of a log-linear fit to the best temperatures of many trainings; they
+    are read from a file. The prediction interval is that of one further training like those of
+    the fit: it holds the spread around the law and the uncertainty of its coefficients. No T
+    beyond those of the runs is suggested.
+
+    Args:
+        coefficients: the law; ``load_coefficients()`` for the one that comes with the library.
+        target: whose best T: ``nll_posthoc``, ``nll`` or ``accuracy``, all on rows that were not
+            trained on; "" for the target that the coefficients name.
+
+    Raises:
+        NotFound: if the coefficients have no such target.
+
+    Reference:
+        Our own finding: docs/theory for the form, docs/evidence for coefficients and regret.
+    """
+
+    coefficients: Coefficients
+    target: str = ""
+
+    name: ClassVar[str] = "budget"
+    norm: ClassVar[str] = "batch"
+    fallback: ClassVar[str | None] = "hasegawa-sakai"
+    extrapolates: ClassVar[bool] = True
+    reference: ClassVar[str] = "our own fit, docs/evidence"
+    formula: ClassVar[str] = "T = exp(intercept + sum of coefficient * term), by optimizer"
+    trust: ClassVar[str] = "trainings whose optimizer, rate and steps are known and in its domain"
+
+    def __post_init__(self) -> None:
+        if self.target == "":
+            object.__setattr__(self, "target", self.coefficients.target)
+        self.coefficients.families(self.target)
+
+    @property
+    def default(self) -> bool:
+        """Whether ``suggest`` takes the rule by itself where it knows the training."""
+        return self.coefficients.default
+
+    @property
+    def domain(self) -> BudgetDomain:
+        """The ranges of the runs."""
+        return BudgetDomain(self.coefficients, self.target)
+
+    @property
+    def fitted_on(self) -> tuple[str, ...]:
+        """Data sets of the fit: the rule must not be judged on them."""
+        return tuple(self.coefficients.fit["datasets"])
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Statistics that the law of any family is made of."""
+        laws = self.coefficients.families(self.target).values()
+        return statistics_in(tuple(term for law in laws for term, _ in law.terms))
+
+    def why_not(self, task: Task) -> str:
+        """Say why the law has no value for the training of a task; "" where it has one."""
+        if lacking := missing_facts(task):
+            return f"needs of the training: {', '.join(lacking)}"
+        try:
+            self._law(read_training(task))
+        except (InvalidInput, NotFound) as error:
+            return str(error)
+        return ""
+
+    def log_terms(self, task: Task) -> dict[str, float]:
+        """Give the shares that add up to log T."""
+        training = read_training(task)
+        law = self._law(training)
+        shares = {
+            term: coefficient * value_of_term(term, task, training)
+            for term, coefficient in law.terms
+        }
+        return {"intercept": law.intercept, **shares}
+
+    def terms(self, task: Task) -> dict[str, float]:
+        """Give the factors whose product is T."""
+        return {name: _exp(share) for name, share in self.log_terms(task).items()}
+
+    def __call__(self, task: Task) -> float:
+        """Give the temperature for a task and its training."""
+        return _exp(sum(self.log_terms(task).values()))
+
+    def prediction(self, task: Task, level: float = 0.95) -> tuple[float, float]:
+        """Give the interval in which the best T of one training like those of the fit lies.
+
+        ``log T +- t sqrt(residual_sd^2 + x' S x)``, with x the terms (1 for the intercept), S the
+        covariance of the coefficients and t the quantile of Student's distribution.
+
+        Args:
+            task: the task with the facts of its training.
+            level: share of such trainings whose best T lies in it, above 0 and below 1.
+
+        Returns:
+            Smallest and largest T.
+
+        Raises:
+            InvalidInput: as calling the rule, and for a level out of range.
+        """
+        training = read_training(task)
+        law = self._law(training)
+        x = [1.0, *(value_of_term(term, task, training) for term, _ in law.terms)]
+        variance = law.residual_sd**2 + _quadratic(x, law.covariance)
+        half = t_quantile((1 + level) / 2, law.degrees_of_freedom) * math.sqrt(max(variance, 0.0))
+        middle = sum(self.log_terms(task).values())
+        return _exp(middle - half), _exp(middle + half)
+
+    def _law(self, training: Training) -> Family:
+        families = self.coefficients.families(self.target)
+        if training.family not in families:
+            raise InvalidInput(
+                f"rule {self.name}, optimizer",
+                expected=f"one of the families {', '.join(families)}",
+                found=training.optimizer,
+                fix="Take a rule that does without the training, such as hasegawa-sakai.",
+            )
+        return families[training.family]
+
+
+def packaged_budget() -> Budget | None:
+    """Give the rule with the coefficients that come with the library; None without their file."""
+    if not (resources.files("temperance.rules") / PACKAGED).is_file():
+        return None
+    return Budget(load_coefficients())
+
+
+def t_quantile(level: float, degrees: float) -> float:
+    """Give a quantile of Student's t distribution, to about 1 % from 3 degrees of freedom on.
+
+    Args:
+        level: probability below the quantile, 0.5 to below 1.
+        degrees: degrees of freedom, 1 or more.
+
+    Returns:
+        The quantile.
+
+    Raises:
+        InvalidInput: for a level out of range.
+
+    Example:
+        >>> from temperance.rules.budget import t_quantile
+        >>> round(t_quantile(0.975, 10), 2), round(t_quantile(0.975, 1e6), 2)
+        (2.23, 1.96)
+
+    Reference:
+        M. Abramowitz, I. Stegun, Handbook of Mathematical Functions, 1964, 26.7.5.
+    """
+    if not 0.5 <= level < 1:
+        raise InvalidInput(
+            "level of an interval",
+            expected="above 0 and below 1",
+            found=f"{2 * level - 1:g}",
+            fix="Give for instance 0.95.",
+        )
+    x = NormalDist().inv_cdf(level)
+    parts = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return x + sum(part / degrees**power for power, part in enumerate(parts, 1))
+
+
+def _quadratic(x: list[float], table: tuple[tuple[float, ...], ...]) -> float:
+    rows = zip(x, table, strict=True)
+    return sum(a * b * value for a, row in rows for b, value in zip(x, row, strict=True))
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

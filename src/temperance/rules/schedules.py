@@ -1,0 +1,212 @@
+"""What a learning rate scheduler will do, found on a copy of it; the scheduler is not stepped."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from temperance.errors import InvalidInput
+from temperance.rules.training import SCHEDULES, ratio_of_schedule
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+__all__ = ["Rates", "rates_of"]
+
+_NEAR = 0.1  # mean distance, as a share of the peak, at which a schedule is called by a name
+_SAME = 0.02  # relative difference of two means that makes no difference to a temperature
+_INTERVALS = ("step", "epoch")
+_FIX = (
+    'Pass scheduler="cosine" or "constant", or the mean learning rate divided by its peak as a '
+    "number."
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning rates of a training, as far as a rule can know them.
+
+    Attributes:
+        peaks: largest learning rate of each parameter group over all steps.
+        mean_ratio: mean divided by peak, of the group with the largest peak.
+        name: ``cosine`` or ``constant`` where the curve is near to one (a tenth of the peak, on
+            average); else what it was made of.
+    """
+
+    peaks: tuple[float, ...]
+    mean_ratio: float
+    name: str
+
+
+def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int) -> Rates:
+    """Find the learning rates of a training before it starts.
+
+    Args:
+        optimizer: as it will be trained with; it is read only.
+        scheduler: None; a name in ``SCHEDULES``; mean divided by peak, a number; a torch scheduler
+            that was not stepped yet; or ``{"scheduler": ..., "interval": "step" or "epoch"}``, as
+            Lightning has it.
+        steps: optimizer steps.
+        per_epoch: optimizer steps of an epoch.
+
+    Returns:
+        The rates.
+
+    Raises:
+        InvalidInput: if there is a scheduler that was not passed, or one of another optimizer, one
+            that was stepped, one whose interval is not known and matters, or one that cannot be
+            foreseen.
+
+    Example:
+        >>> import torch
+        >>> from temperance.rules.schedules import rates_of
+        >>> optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
+        >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
+        >>> rates = rates_of(optimizer, scheduler, steps=100, per_epoch=10)
+        >>> rates.peaks, round(rates.mean_ratio, 3), rates.name
+        ((0.1,), 0.505, 'cosine')
+    """
+    groups = optimizer.param_groups
+    if scheduler is None:
+        if any("initial_lr" in group for group in groups):
+            raise _cannot("None, and an optimizer that has a scheduler", "the scheduler", "Pass it")
+        return Rates(tuple(float(group["lr"]) for group in groups), 1.0, "constant")
+    if isinstance(scheduler, str | int | float) and not isinstance(scheduler, bool):
+        peaks = tuple(float(group.get("initial_lr", group["lr"])) for group in groups)
+        if isinstance(scheduler, str):
+            return Rates(peaks, ratio_of_schedule(scheduler, steps), scheduler)
+        return Rates(peaks, float(scheduler), "as given")
+    found, interval = _read(scheduler)
+    _check(found, optimizer)
+    curves = _foreseen(found, interval, steps=steps, per_epoch=per_epoch)
+    return _summary(curves, type(found).__name__)
+
+
+def _read(scheduler: Any) -> tuple[Any, str | None]:
+    """The torch scheduler, and whether it is stepped by step or by epoch, where that is said."""
+    interval = None
+    if isinstance(scheduler, Mapping):
+        interval = scheduler.get("interval", "epoch")  # Lightning's default
+        if interval not in _INTERVALS or scheduler.get("frequency", 1) != 1:
+            found = f"{interval!r} and frequency {scheduler.get('frequency', 1)!r}"
+            raise _cannot(found, 'interval "step" or "epoch", frequency 1', "Change it")
+        scheduler = scheduler.get("scheduler")
+    inner = getattr(scheduler, "scheduler", None)  # wrapped, as accelerate does
+    return (scheduler if inner is None else inner), interval
+
+
+def _check(scheduler: Any, optimizer: Optimizer) -> None:
+    from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        raise _cannot(f"a {type(scheduler).__name__}", "a torch scheduler that can be foreseen")
+    if scheduler.optimizer.param_groups is not optimizer.param_groups:
+        raise _cannot("one of another optimizer", "the scheduler of this optimizer", "Pass that")
+    if getattr(scheduler, "last_epoch", 0) > 0:
+        found = f"one that was stepped {scheduler.last_epoch} times"
+        raise _cannot(found, "a scheduler that was not stepped yet", "Ask before the training")
+
+
+def _cannot(found: str, expected: str, fix: str = "") -> InvalidInput:
+    advice = f"{fix}; or:" if fix else ""
+    return InvalidInput(
+        "scheduler of the learning rate",
+        expected=expected,
+        found=found,
+        fix=f"{advice} {_FIX}".strip(),
+    )
+
+
+# ------------------------------------------------------------------ looking ahead
+def _foreseen(
+    scheduler: Any, interval: str | None, *, steps: int, per_epoch: int
+) -> list[Sequence[float]]:
+    """Learning rate of each group at every step (or at every epoch, each for as many steps)."""
+    epochs = math.ceil(steps / per_epoch)
+    if interval is None and epochs != steps:
+        stated = [getattr(scheduler, name, None) for name in ("total_steps", "T_max")]
+        interval = {steps: "step", epochs: "epoch"}.get(next((s for s in stated if s), 0))
+    if interval is not None or epochs == steps:
+        count, each = (steps, 1) if interval == "step" else (epochs, per_epoch)
+        return [_repeated(c, each, steps) for c in _simulated(scheduler, count)]
+    by_step = _simulated(scheduler, steps)
+    by_epoch = [_repeated(c, per_epoch, steps) for c in _simulated(scheduler, epochs)]
+    means = [_summary(curves, "").mean_ratio for curves in (by_step, by_epoch)]
+    peaks = [max(map(max, curves)) for curves in (by_step, by_epoch)]
+    if not (math.isclose(*means, rel_tol=_SAME) and math.isclose(*peaks, rel_tol=_SAME)):
+        raise InvalidInput(
+            "scheduler of the learning rate",
+            expected="to know whether it is stepped in each step or in each epoch",
+            found=f"mean rates of {means[0]:.3g} and {means[1]:.3g} of the peak",
+            fix='Pass {"scheduler": scheduler, "interval": "step"}, or "epoch".',
+        )
+    return by_step
+
+
+def _repeated(curve: Sequence[float], each: int, steps: int) -> Sequence[float]:
+    return curve if each == 1 else [rate for rate in curve for _ in range(each)][:steps]
+
+
+class _Groups:
+    """Stands for an optimizer whose scheduler is stepped: parameter groups without parameters."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.param_groups = [
+            {k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}
+            for group in optimizer.param_groups
+        ]
+        self.defaults, self._opt_called = dict(optimizer.defaults), True
+
+    def step(self) -> None:
+        """Nothing to step."""
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+
+def _simulated(scheduler: Any, count: int) -> list[Sequence[float]]:
+    """Learning rates of each group at ``count`` steps of a copy of the scheduler."""
+    groups = _Groups(scheduler.optimizer)
+    try:
+        ahead = copy.deepcopy(scheduler, {id(scheduler.optimizer): groups})
+        with _quiet():
+            rows = []
+            for place in range(count):
+                rows.append([float(group["lr"]) for group in groups.param_groups])
+                if place + 1 < count:
+                    ahead.step()
+    except Exception as error:  # of any scheduler's own code
+        found = f"a {type(scheduler).__name__} that raises {type(error).__name__}: {error}"
+        raise _cannot(f"{found:.300}", f"a scheduler for {count} steps of it") from error
+    return list(zip(*rows, strict=True))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the order of steps; there is nothing to step
+        yield
+
+
+# ------------------------------------------------------------------ in few numbers
+def _summary(curves: Sequence[Sequence[float]], name: str) -> Rates:
+    peaks = tuple(max(curve) for curve in curves)
+    peak = max(peaks)
+    curve = curves[peaks.index(peak)]
+    if not (peak > 0 and math.isfinite(peak)):
+        raise _cannot(f"a largest rate of {peak:g}", "a learning rate above 0 in some step")
+    shares = [rate / peak for rate in curve]
+    mean = sum(shares) / len(shares)
+    return Rates(peaks, mean, next((n for n in SCHEDULES if _is_near(shares, n)), name))
+
+
+def _is_near(shares: Sequence[float], name: str) -> bool:
+    count = len(shares)
+    wanted = [
+        1.0 if name == "constant" else (1 + math.cos(math.pi * s / count)) / 2 for s in range(count)
+    ]
+    return sum(abs(a - b) for a, b in zip(shares, wanted, strict=True)) <= _NEAR * count

@@ -1,0 +1,203 @@
+"""What the rules cost: ``python judge.py RUNS BUDGET.json OUT [--held-out]``.
+
+Without ``--held-out``: RUNS/law, every data set by laws that were fitted to all others (form and
+target are those of BUDGET.json). With it: RUNS/held-out by BUDGET.json itself, once, at the end.
+Both on test rows, for each family of optimizers, on settings with BatchNorm in front of the head
+(the norm that all these rules are for), and held-out ones by kind of net, too. OUT gets
+``regret-law`` or ``regret-held-out`` as JSON and Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from difficulty import key
+from fit_law import FAMILIES, TARGETS, fit, read, settings
+
+from temperance.files import write_bytes
+from temperance.records import Task
+from temperance.rules import HasegawaSakai, HasegawaSakaiCsgCn, SqrtDim
+from temperance.rules.budget import Budget
+from temperance.rules.budget_file import Coefficients, load_coefficients
+from temperance.rules.budget_terms import value_of_term
+from temperance.rules.training import read_training
+from temperance.study.regret import regret
+from temperance.study.regret_records import RegretReport
+from temperance.study.runs import Curve
+
+METRICS = ("accuracy", "nll", "nll_posthoc")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The law of each data set, fitted to the others."""
+
+    laws: Mapping[tuple[str, str], Mapping[str, float]]
+    temperatures: tuple[float, float]
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    norm: ClassVar[str] = "batch"
+    fallback: ClassVar[None] = None
+    name: ClassVar[str] = "budget, left out"
+
+    def __call__(self, task: Task) -> float:
+        """Give T of the law that has not seen the data set of the task."""
+        training = read_training(task)
+        law = self.laws[task.training["dataset"], training.family]
+        total = sum(
+            share * (1.0 if name == "intercept" else value_of_term(name, task, training))
+            for name, share in law.items()
+        )
+        low, high = self.temperatures
+        return min(max(math.exp(total), low, 0.1), high)
+
+
+def left_out(curves: Sequence[Curve], coefficients: Coefficients) -> LeftOut:
+    """Fit the laws."""
+    laws: dict[tuple[str, str], dict[str, float]] = {}
+    target = coefficients.target
+    scale = 10.0 if target == "accuracy" else 1.0
+    for family, optimizers in FAMILIES.items():
+        own = [c for c in curves if c.setting["optimizer"] in optimizers]
+        data = settings(own, TARGETS[target])
+        terms = [name for name, _ in coefficients.families(target)[family].terms]
+        x = data.terms(terms)
+        for name in sorted(set(data.dataset)):
+            kept = data.dataset != name
+            b = fit(x[kept], data.cost[kept], data.best[kept], scale)
+            laws[name, family] = dict(zip(("intercept", *terms), map(float, b), strict=True))
+    return LeftOut(laws, coefficients.temperatures)
+
+
+def with_facts(curve: Curve, difficulty: Mapping[str, Any]) -> Curve:
+    """Give the task of a curve its csg and the name of its data set; cap what is no NLL any more.
+
+    A net that is far beyond chance, such as 1e25 nats, counts like one at three times ln C, or one
+    setting would be the mean of all.
+    """
+    worst = 3 * math.log(curve.task.n_classes)
+    metrics = {n: np.minimum(v, worst) if "nll" in n else v for n, v in curve.metrics.items()}
+    known = difficulty.get(key(curve.setting), {})
+    statistics = {**curve.task.statistics, **({"csg": known["csg"]} if "csg" in known else {})}
+    training = {**curve.task.training, "dataset": curve.dataset}
+    task = replace(curve.task, statistics=statistics, training=training)
+    return replace(curve, task=task, metrics=metrics)
+
+
+def groups(curves: Sequence[Curve], held_out: bool) -> dict[str, list[Curve]]:
+    """Parts that are judged by themselves."""
+    found = {"all": list(curves)}
+    for family, optimizers in FAMILIES.items():
+        found[family] = [c for c in curves if c.setting["optimizer"] in optimizers]
+    if held_out:
+        for kind, models in (
+            ("seen nets", ("mlp", "mlp1", "convnet")),
+            ("resnet", ("resnet",)),
+            ("probe", ("probe",)),
+        ):
+            found[kind] = [c for c in curves if c.setting["model"] in models]
+        nets = [c for c in curves if c.setting["model"] != "probe"]
+        for family, optimizers in FAMILIES.items():
+            found[f"nets, {family}"] = [c for c in nets if c.setting["optimizer"] in optimizers]
+    return {name: part for name, part in found.items() if len({c.dataset for c in part}) >= 2}
+
+
+def rows_of(report: RegretReport) -> list[dict[str, Any]]:
+    def estimate(value: Any) -> Any:
+        return None if value is None else [value.value, *(value.interval or (None, None))]
+
+    return [
+        {
+            "rule": s.rule, "metric": s.metric, "tasks": s.tasks, "data sets": s.datasets,
+            "mean": estimate(s.mean), "median": estimate(s.median),
+            "relative": estimate(s.relative),
+            "gain over T = 1": estimate(s.gain), "better than T = 1": estimate(s.better),
+            "ties": s.ties, "shows": s.verdict, "outside": s.outside, "fallbacks": s.fallbacks,
+            "best at edge": s.best_at_edge, "temperatures": list(s.temperatures),
+        }
+        for s in report.summaries
+    ]  # fmt: skip
+
+
+def page(found: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> str:
+    lines = [
+        f"# {title}",
+        "",
+        "Made by `judge.py`. Mean regret on test rows, best trained T in hindsight against the rule's,",
+    ]
+    lines += [
+        "95 % intervals over data sets: points of accuracy; nats, and percent of the best NLL.",
+        "NLL counts up to three times ln C.",
+        "Gain: over T = 1 with the same norm.",
+        "",
+    ]
+    names = ("rule", "tasks (data sets)", "mean regret", "relative %", "gain", "better", "shows")
+    head = f"| {' | '.join(names)} |"
+
+    def cell(value: Any, digits: int) -> str:
+        if value is None or value[0] is None:
+            return ""
+        text = f"{value[0]:.{digits}f}"
+        return (
+            text if value[1] is None else f"{text} [{value[1]:.{digits}f}, {value[2]:.{digits}f}]"
+        )
+
+    for group, rows in found.items():
+        for metric in METRICS:
+            own = [r for r in rows if r["metric"] == metric]
+            if own:
+                lines += [f"## {group}: {metric}", "", head, "|---" * len(names) + "|"]
+            digits = 2 if metric == "accuracy" else 4
+            for r in own:
+                cells = (
+                    r["rule"],
+                    f"{r['tasks']} ({r['data sets']})",
+                    cell(r["mean"], digits),
+                    cell(r["relative"], 1),
+                    cell(r["gain over T = 1"], digits),
+                    cell(r["better than T = 1"], 2),
+                    r["shows"],
+                )
+                lines.append(f"| {' | '.join(cells)} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def main(runs: Path, file: Path, out: Path, held_out: bool) -> None:
+    coefficients = load_coefficients(file)
+    difficulty = json.loads((runs / "difficulty.json").read_text())
+    folder = "held-out" if held_out else "law"
+    everything = read(runs / folder)
+    law: Any = Budget(coefficients) if held_out else left_out(everything, coefficients)
+    curves = [with_facts(c, difficulty) for c in everything if c.setting["norm"] == "batch"]
+    rules = {
+        "budget" if held_out else law.name: law,
+        "hasegawa-sakai": HasegawaSakai(),
+        "sqrt-dim": SqrtDim(),
+    }
+    if all("csg" in c.task.statistics for c in curves):
+        rules["hasegawa-sakai-csg-cn"] = HasegawaSakaiCsgCn()
+    found = {}
+    for name, part in groups(curves, held_out).items():
+        report = regret(part, rules, metrics=METRICS, norm="batch", bootstrap=2000, seed=0)
+        found[name] = rows_of(report)
+    word = f"regret-{folder}"
+    write_bytes(out / f"{word}.json", (json.dumps(found, indent=1) + "\n").encode())
+    title = (
+        "Regret on held-out data sets and nets"
+        if held_out
+        else "Regret, every data set left out of the fit"
+    )
+    write_bytes(out / f"{word}.md", (page(found, title) + "\n").encode())
+    print(page(found, title))
+
+
+if __name__ == "__main__":
+    main(*(Path(a) for a in sys.argv[1:4]), "--held-out" in sys.argv)
