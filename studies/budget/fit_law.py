@@ -52,6 +52,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     "progress, n, M": ("log(progress)", "log(n)", "log(M)"),
     "progress, n, noise": ("log(progress)", "log(n)", "label_noise"),
     "progress, n, C": ("log(progress)", "log(n)", "log(C)"),
+    "progress, M, C": ("log(progress)", "log(M)", "log(C)"),
     "progress, n, M, C, noise": ("log(progress)", "log(n)", "log(M)", "log(C)", "label_noise"),
     "progress, n, M, C, B, noise": (
         "log(progress)",
@@ -130,8 +131,8 @@ def looked_up(cost: Array, log_t: Array) -> Array:
     return cost[rows, low] * (1 - share) + cost[rows, low + 1] * share
 
 
-def fit(x: Array, cost: Array, best: Array, scale: float) -> Array:
-    """Coefficients of least mean cost, from three starts."""
+def fit(x: Array, cost: Array, best: Array, scale: float, *, near: Array | None = None) -> Array:
+    """Coefficients of least mean cost, from three starts, or from those that are near."""
     middle = x.mean(axis=0)
     middle[0] = 0.0
     z = x - middle  # so that the constant does not depend on the others
@@ -141,7 +142,9 @@ def fit(x: Array, cost: Array, best: Array, scale: float) -> Array:
 
     pulled = np.vstack([z, 0.5 * np.eye(z.shape[1])])
     line = np.linalg.lstsq(pulled, np.r_[best, np.zeros(z.shape[1])], rcond=None)[0]
-    starts = (line, line / 2, np.zeros(z.shape[1]))
+    starts = [line, line / 2, np.zeros(z.shape[1])]
+    if near is not None:
+        starts = [np.r_[near[0] + middle[1:] @ near[1:], near[1:]], line]
     options = {"xtol": 1e-3, "ftol": 1e-6, "maxiter": 200}
     found = min(
         (minimize(lost, s, method="Powell", options=options) for s in starts), key=lambda r: r.fun
@@ -184,7 +187,7 @@ def family(curves: Sequence[Curve], target: str) -> tuple[dict[str, Any], list[d
     form = min(good, key=lambda row: (row["terms"], row["cost"]))["form"]
     terms, x, log_t, lost = fits[form]
     b = np.zeros(1) if form == ONE else fit(x, data.cost, data.best, scale)
-    draws = np.zeros((2, 1)) if form == ONE else resampled(x, data, scale)
+    draws = np.zeros((2, 1)) if form == ONE else resampled(x, data, scale, near=b)
     inner = np.abs(log_t - data.best) < 50
     law = {
         "intercept": round(float(b[0]), 4),
@@ -204,25 +207,24 @@ def family(curves: Sequence[Curve], target: str) -> tuple[dict[str, Any], list[d
     return law, [*table, {"form": "interval of the taken form", "interval": law_interval}]
 
 
-def resampled(x: Array, data: Settings, scale: float) -> Array:
+def resampled(x: Array, data: Settings, scale: float, *, near: Array) -> Array:
     rng, sets = np.random.default_rng(0), sorted(set(data.dataset))
     draws = []
     for _ in range(REPLICATES):
         drawn = rng.choice(sets, len(sets))
         rows = np.concatenate([np.flatnonzero(data.dataset == name) for name in drawn])
-        draws.append(fit(x[rows], data.cost[rows], data.best[rows], scale))
+        draws.append(fit(x[rows], data.cost[rows], data.best[rows], scale, near=near))
     return np.array(draws)
 
 
 def domain_of(curves: Sequence[Curve]) -> dict[str, list[Any]]:
     facts = [facts_of(c.task, read_training(c.task)) for c in curves]
-    numbers = ("M", "C", "n", "steps", "lr", "batch_size", "progress")
+    numbers = ("M", "C", "n", "steps", "lr", "batch_size", "progress", "epochs")
+    numbers += ("momentum", "weight_decay", "label_noise")
+    whole = ("M", "C", "n", "steps", "batch_size")
     ranges = {n: [min(f[n] for f in facts), max(f[n] for f in facts)] for n in numbers}
     return {
-        **{
-            n: [float(f"{v:.4g}") if n in ("lr", "progress") else int(v) for v in e]
-            for n, e in ranges.items()
-        },
+        **{n: [int(v) if n in whole else float(f"{v:.4g}") for v in e] for n, e in ranges.items()},
         "optimizer": sorted({c.setting["optimizer"] for c in curves}),
         "norm": sorted({c.setting["norm"] for c in curves}),
         "schedule": sorted({c.setting["schedule"] for c in curves}),
@@ -265,8 +267,12 @@ def main() -> None:
     }
     save_coefficients(content, file)
     if len(sys.argv) > 3:
+        from fit_page import draw, page  # which would import this module
+
         out = Path(sys.argv[3])
-        write_bytes(out / "fit.json", json.dumps(report, indent=1).encode())
+        write_bytes(out / "fit.json", (json.dumps(report, indent=1) + "\n").encode())
+        write_bytes(out / "fit.md", page(report, targets).encode())
+        draw(report, curves, targets, out / "fit.png")
 
 
 if __name__ == "__main__":

@@ -130,12 +130,9 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> str:
     lines = [
         f"# {title}",
         "",
-        "Made by `judge.py`. Mean regret on test rows, best trained T in hindsight against the rule's,",
-    ]
-    lines += [
-        "95 % intervals over data sets: points of accuracy; nats, and percent of the best NLL.",
-        "NLL counts up to three times ln C.",
-        "Gain: over T = 1 with the same norm.",
+        "Made by `judge.py`. Mean regret on test rows: T of the rule against the best trained T in",
+        "hindsight; 95 % intervals over data sets. Points of accuracy; nats, and percent of the",
+        "best NLL; NLL counts up to three times ln C. Gain: over T = 1 with the same norm.",
         "",
     ]
     names = ("rule", "tasks (data sets)", "mean regret", "relative %", "gain", "better", "shows")

@@ -330,7 +330,7 @@ def test_rules_are_judged_within_their_norm():
     pooled = regret(curves, any_norm=True, bootstrap=5)
     assert {s.group for s in pooled.summaries} == {"any"}
     assert summary(pooled, "sqrt-dim").tasks == 36
-    assert not pooled.not_judged
+    assert set(pooled.not_judged) <= {"budget"}  # which needs a training
     assert any("sqrt-dim (norm batch)" in row[0] for t in tables(pooled) for row in t.rows)
     only = regret(curves, norm="none", bootstrap=5)
     assert {s.group for s in only.summaries} == {"none"}

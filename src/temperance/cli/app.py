@@ -54,7 +54,10 @@ def _root(
     pass
 
 
-app.command(epilog="Example: temperance suggest --features 512 --classes 10 --csg 0.7")(suggest)
+app.command(
+    epilog="Example: temperance suggest --features 512 --classes 10 --n 50000 --optimizer sgd "
+    "--lr 0.1 --momentum 0.9 --epochs 30 --batch-size 128"
+)(suggest)
 app.command(epilog="Example: temperance rules --json")(rules)
 app.command(epilog="Example: temperance measure digits --out runs/measured")(measure)
 app.command(epilog="Example: temperance train digits --out runs/digits --seeds 3 --epochs 20")(

@@ -17,7 +17,7 @@ from temperance.rules.dimension import Constant, SqrtDim
 from temperance.rules.domain import Domain
 from temperance.rules.hasegawa_sakai import HasegawaSakai, HasegawaSakaiCsgCn
 
-__all__ = ["MIN_SUGGESTED", "RULES", "Rule", "find_rule", "suggest"]
+__all__ = ["MIN_SUGGESTED", "RULES", "Rule", "find_rule", "lacking", "rule_name", "suggest"]
 
 MIN_SUGGESTED = 0.1
 """Smallest T that is handed to a trainer with a norm in front of the head. Measured (64-128-BN-10
@@ -103,7 +103,7 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
 
 def _best_informed(task: Task) -> str:
     budget = RULES.get("budget")
-    if budget is not None and budget.default and not _lacking(budget, task):
+    if budget is not None and budget.default and not lacking(budget, task):
         return "budget"
     return "hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"
 
@@ -308,8 +308,8 @@ def _fall_back(rule: Rule, task: Task, value: float) -> tuple[float, str | None,
 
 
 def _alternative(rule: Any, task: Task) -> Alternative:
-    if lacking := _lacking(rule, task):
-        return Alternative(None, None, rule.norm, False, lacking)
+    if missing := lacking(rule, task):
+        return Alternative(None, None, rule.norm, False, missing)
     try:
         value = _unclipped(rule, task)
     except InvalidInput as error:
@@ -319,8 +319,8 @@ def _alternative(rule: Any, task: Task) -> Alternative:
     return Alternative(usable, value, rule.norm, not reasons, "; ".join(reasons))
 
 
-def _lacking(rule: Any, task: Task) -> str:
-    """What a rule needs that the task does not have; "" for nothing."""
+def lacking(rule: Any, task: Task) -> str:
+    """Say what a rule needs that a task does not have; "" for nothing."""
     missing = [need for need in rule.needs if need not in task.statistics]
     if missing:
         return f"needs {', '.join(missing)}"

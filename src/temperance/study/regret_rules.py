@@ -16,7 +16,7 @@ import numpy as np
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.rules import RULES, Rule, find_rule, suggest
-from temperance.rules.suggestion import rule_name
+from temperance.rules.suggestion import lacking, rule_name
 from temperance.study.curves import TIE, MetricCurve, middle_of, value_at
 from temperance.study.data_set_names import same_data_set
 from temperance.study.regret_records import METRIC_SPECS
@@ -200,9 +200,8 @@ def _given(name: str, rule: Any, asked: bool) -> Candidate:
 
 def suggested(rule: Any, curve: Curve) -> Choice | str:
     """What ``temperance.suggest`` gives, with its fallbacks; or why there is nothing."""
-    missing = [need for need in rule.needs if need not in curve.task.statistics]
-    if missing:
-        return f"needs {', '.join(missing)}"
+    if missing := lacking(rule, curve.task):
+        return missing
     try:
         found = suggest(curve.task, rule)
     except InvalidInput as error:  # a statistic that is no number, or out of its range

@@ -129,6 +129,6 @@ def _measured(plan: Plan, net: BuiltNet, rows: Batches, data: DataSet, feature_d
     """Measure on the features that stand for the task before training."""
     features = task_features(plan, net, rows, data)
     steps = len(plan_steps(len(rows), plan.budget.batch_size)) * plan.budget.epochs
-    facts = {**plan.budget.to_dict(), "steps": steps, "n": len(rows)}
+    facts = {**plan.budget.to_dict(), "schedule": "cosine", "steps": steps, "n": len(rows)}
     task = measure(features, seed=plan.split_seed, training=facts)
     return replace(task, feature_dim=feature_dim)
