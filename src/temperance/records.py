@@ -226,6 +226,8 @@ class Suggestion:
         others: what every other rule says, by name.
         inputs: M, C, the statistics that went in, with their settings, and the training.
         prediction: prediction intervals by level (``80 %``, ``95 %``), where the rule has them.
+        expectation: what the rule did for such trainings on data that it was not fitted on, in
+            words; empty where that is not known.
     """
 
     temperature: float
@@ -241,6 +243,7 @@ class Suggestion:
     others: Mapping[str, Alternative] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     prediction: Mapping[str, Interval] = field(default_factory=dict)
+    expectation: str = ""
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,7 @@ def main() -> None:
         from fit_page import draw, page  # which would import this module
 
         out = Path(sys.argv[3])
+        out.mkdir(parents=True, exist_ok=True)
         write_bytes(out / "fit.json", (json.dumps(report, indent=1) + "\n").encode())
         write_bytes(out / "fit.md", page(report, targets).encode())
         draw(report, curves, targets, out / "fit.png")

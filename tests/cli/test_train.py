@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def test_train_then_predict(run, data, tmp_path):
     out = tmp_path / "out"
     result = run("train", data, "--out", out, *QUICK, "--arm", "plain", "--arm", "bn:T=suggested")
     assert result.code == 0, result.err
-    assert "Suggested T = 1 (constant, norm: batch)" in result.out
+    assert re.search(r"Suggested T = 0\.\d+ \(budget, norm: batch\)\n  on 18 trainings", result.out)
     assert "Shipped: " in result.out
     assert "Difference to plain" in result.out
     predicted = run("predict", out, data, "--json")

@@ -393,6 +393,39 @@ def test_the_coefficients_of_the_library():
             assert {"optimizer", "lr", "steps", "batch_size"} <= dict(law.domain).keys()
 
 
+def test_what_to_expect_comes_from_the_held_out_table(with_law):
+    held = {"tasks": 18, "datasets": 7, "gain": [0.36, -0.02, 1.4], "better": [0.72, 0.25, 0.95]}
+    law = with_law(fit={"datasets": [], "held_out": {"sgd": held}})
+    training = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0,
+                "steps": 564, "batch_size": 64, "schedule": "cosine"}  # fmt: skip
+    task = Task(128, 10, n_samples=3000, training=training)
+    text = suggest(task, law).expectation
+    assert "18 trainings of 7 held-out data sets" in text
+    assert "72 % (25 to 95 %)" in text
+    assert "0.36 lower on average (-0.02 to 1.4)" in text
+    assert suggest(task, with_law()).expectation == ""
+    assert suggest(task, "sqrt-dim").expectation == ""
+
+
+def test_where_nothing_beat_t_1_the_rule_says_so():
+    training = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01, "steps": 564,
+                "batch_size": 64, "schedule": "cosine"}  # fmt: skip
+    found = suggest(Task(128, 10, n_samples=3000, training=training))
+    assert (found.rule, found.temperature, found.norm) == ("budget", 1.0, "batch")
+    assert found.expectation.startswith("no form was shown to beat T = 1 with adamw")
+
+
+def test_where_the_training_is_known_the_law_is_the_default():
+    training = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0,
+                "steps": 564, "batch_size": 64, "schedule": "cosine"}  # fmt: skip
+    assert load_coefficients().default
+    found = suggest(Task(128, 10, n_samples=3000, training=training))
+    progress = 0.025 * 564 / 0.1
+    assert found.rule == "budget"
+    assert found.temperature == pytest.approx(0.45 * progress**0.48, rel=0.03)
+    assert suggest(Task(512, 10, n_samples=3000)).rule == "hasegawa-sakai"
+
+
 _LAW = {
     "kind": "temperance budget law", "schema": 1, "version": "test", "default": False,
     "target": "nll", "temperatures": [1.0, 32.0], "source": "a test", "fit": {"datasets": []},

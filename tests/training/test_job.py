@@ -263,6 +263,7 @@ def test_names_of_arms_make_names_of_files(tmp_path):
 
 def test_the_suggested_arm_may_be_another_arm(tmp_path):
     plan = replace(PLAN, arms=("plain", "bn", "bn:T=suggested"), seeds=1, budget=Budget(epochs=1))
+    plan = replace(plan, rule="hasegawa-sakai")
     comparison = run_job(plan, tmp_path / "out")  # M = 32: the fallback is T = 1
     assert [a.title for a in comparison.arms] == ["plain, T = 1", "BN, T = 1 (suggested)"]
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

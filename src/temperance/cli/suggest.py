@@ -142,6 +142,8 @@ def _print(suggestion: Suggestion) -> None:
         ]
         print(f"Best T of one training like those of the fit: {', '.join(ranges)}.")
     print("Train with softmax(logits / T), the norm in front of the output layer.")
+    if suggestion.expectation:
+        print(f"What to expect: {suggestion.expectation}.")
     if suggestion.in_domain:
         print("The task lies inside the rule's domain.")
     for reason in suggestion.reasons:

@@ -205,6 +205,8 @@ def _print(comparison: Comparison, out: Path, *, as_json: bool) -> None:
     )
     by = suggestion.fallback or suggestion.rule
     print(f"Suggested T = {number(suggestion.temperature)} ({by}, norm: {suggestion.norm})")
+    if suggestion.expectation:
+        print(f"  {suggestion.expectation}")
     for reason in suggestion.reasons:
         print(f"  {reason}")
     _print_tables(comparison)

@@ -196,6 +196,24 @@ class Budget:
         middle = sum(self.log_terms(task).values())
         return _exp(middle - half), _exp(middle + half)
 
+    def expectation(self, task: Task) -> str:
+        """Say what the law did on held-out data with optimizers of this family, against T = 1."""
+        training = read_training(task)
+        if not self._law(training).terms:
+            return (
+                f"no form was shown to beat T = 1 with {training.optimizer}: this is the norm alone"
+            )
+        found = self.coefficients.fit.get("held_out", {}).get(training.family)
+        if not found:
+            return ""
+        better, gain = found["better"], found["gain"]
+        return (
+            f"on {found['tasks']} trainings of {found['datasets']} held-out data sets this law "
+            f"beat T = 1 in {100 * better[0]:.0f} % ({100 * better[1]:.0f} to "
+            f"{100 * better[2]:.0f} %); NLL after a post-hoc T was {gain[0]:.3g} lower on average "
+            f"({gain[1]:.2g} to {gain[2]:.2g})"
+        )
+
     def _law(self, training: Training) -> Family:
         families = self.coefficients.families(self.target)
         if training.family not in families:

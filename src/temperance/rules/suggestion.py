@@ -168,6 +168,7 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
         interval=None if fallback or spread is None else _trainable(chosen, spread),
         unclipped_interval=spread,
         prediction={} if fallback else _predictions(chosen, task),
+        expectation="" if fallback else _expectation(chosen, task),
         others={n: _alternative(r, task) for n, r in RULES.items() if n != rule_name(chosen)},
         inputs=_inputs(task),
     )
@@ -326,6 +327,11 @@ def lacking(rule: Any, task: Task) -> str:
         return f"needs {', '.join(missing)}"
     why_not = getattr(rule, "why_not", None)
     return why_not(task) if callable(why_not) else ""
+
+
+def _expectation(rule: Rule, task: Task) -> str:
+    expectation = getattr(rule, "expectation", None)
+    return str(expectation(task)) if callable(expectation) else ""
 
 
 def _predictions(rule: Rule, task: Task) -> dict[str, tuple[float, float]]:

@@ -15,7 +15,7 @@ from temperance.evaluation.prepare import (
     prepare_reliability,
 )
 from temperance.files import write_bytes
-from temperance.records import Estimate, Report, Statistic
+from temperance.records import Estimate, Report, Statistic, Suggestion
 from temperance.training.advice import finding, next_steps
 from temperance.training.table import ArmSummary, Comparison
 
@@ -142,24 +142,38 @@ def _suggested(comparison: Comparison) -> list[html.Section]:
             f"layer (rule: {by}). The task lies {where} the rule's domain. {_csg(csg)}"
         ),
     ]
+    if suggestion.expectation:
+        text = suggestion.expectation
+        lines.append(html.Paragraph(text[0].upper() + text[1:] + "."))
     if suggestion.reasons:
         text = "; ".join(suggestion.reasons)
         lines.append(html.Callout(text[0].upper() + text[1:] + ".", title="Outside the domain"))
     terms = tuple((name, value) for name, value in suggestion.terms.items())
+    factors = bool(suggestion.prediction)  # rules that know their spread are products
+    total = "Product" if factors else "Sum"
     lines.append(
         html.Table(
-            (html.Column("Term"), html.Column("Share", "number", 4)),
-            (*terms, ("Sum, before any bound", suggestion.unclipped)),
+            (html.Column("Term"), html.Column("Factor" if factors else "Share", "number", 4)),
+            (*terms, (f"{total}, before any bound", suggestion.unclipped)),
             caption=f"Terms of {suggestion.rule}",
             highlight=(len(terms),),
-            note=""
-            if suggestion.unclipped_interval is None
-            else f"The spread of the csg implies {suggestion.unclipped_interval[0]:.3g} to "
-            f"{suggestion.unclipped_interval[1]:.3g}.",
+            note=_spread(suggestion),
         )
     )
     lines.append(_others(comparison))
     return lines
+
+
+def _spread(suggestion: Suggestion) -> str:
+    if suggestion.prediction:
+        ranges = [
+            f"{lo:.3g} to {hi:.3g} ({name})" for name, (lo, hi) in suggestion.prediction.items()
+        ]
+        return f"The best T of one training like those of the fit: {', '.join(ranges)}."
+    if suggestion.unclipped_interval is None:
+        return ""
+    low, high = suggestion.unclipped_interval
+    return f"The spread of the csg implies {low:.3g} to {high:.3g}."
 
 
 def _csg(csg: Statistic) -> str:

@@ -1,4 +1,4 @@
-"""Pack the rows of moving temperatures for the repository: ``python moving_pack.py ROWS .. OUT``.
+"""Pack rows for the repository: ``python pack.py ROWS .. OUT``.
 
 Of the learning curves the last entry is kept, which has the T at the end.
 """
