@@ -121,6 +121,10 @@ def rows_of(report: RegretReport) -> list[dict[str, Any]]:
             "mean": estimate(s.mean), "median": estimate(s.median),
             "relative": estimate(s.relative),
             "gain over T = 1": estimate(s.gain), "better than T = 1": estimate(s.better),
+            "median gain": float(np.median([
+                r.gain for r in report.rows
+                if (r.rule, r.metric, r.group) == (s.rule, s.metric, s.group)
+            ])),
             "ties": s.ties, "shows": s.verdict, "outside": s.outside, "fallbacks": s.fallbacks,
             "best at edge": s.best_at_edge, "temperatures": list(s.temperatures),
         }
@@ -186,6 +190,7 @@ def keep(coefficients: Coefficients, found: Mapping[str, Any], file: Path) -> No
                     "tasks": row["tasks"],
                     "datasets": row["data sets"],
                     "gain": [round(v, 4) for v in row["gain over T = 1"]],
+                    "median_gain": round(row["median gain"], 4),
                     "better": [round(v, 3) for v in row["better than T = 1"]],
                     "regret_percent": [round(v, 2) for v in row["relative"]],
                 }

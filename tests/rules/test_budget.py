@@ -394,7 +394,8 @@ def test_the_coefficients_of_the_library():
 
 
 def test_what_to_expect_comes_from_the_held_out_table(with_law):
-    held = {"tasks": 18, "datasets": 7, "gain": [0.36, -0.02, 1.4], "better": [0.72, 0.25, 0.95]}
+    held = {"tasks": 18, "datasets": 7, "gain": [0.36, -0.02, 1.4], "median_gain": 0.011,
+            "better": [0.72, 0.25, 0.95]}  # fmt: skip
     law = with_law(fit={"datasets": [], "held_out": {"sgd": held}})
     training = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0,
                 "steps": 564, "batch_size": 64, "schedule": "cosine"}  # fmt: skip
@@ -402,7 +403,7 @@ def test_what_to_expect_comes_from_the_held_out_table(with_law):
     text = suggest(task, law).expectation
     assert "18 trainings of 7 held-out data sets" in text
     assert "72 % (25 to 95 %)" in text
-    assert "0.36 lower on average (-0.02 to 1.4)" in text
+    assert "0.011 lower in the middle one and 0.36 on average (-0.02 to 1.4)" in text
     assert suggest(task, with_law()).expectation == ""
     assert suggest(task, "sqrt-dim").expectation == ""
 

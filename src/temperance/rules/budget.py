@@ -16,6 +16,8 @@ from temperance.rules.training import Training, missing_facts, read_training
 
 __all__ = ["Budget", "BudgetDomain", "packaged_budget", "t_quantile"]
 
+_HELD_OUT = {"tasks", "datasets", "better", "gain", "median_gain"}  # what expectation tells
+
 
 @dataclass(frozen=True)
 class BudgetDomain:
@@ -204,14 +206,14 @@ class Budget:
                 f"no form was shown to beat T = 1 with {training.optimizer}: this is the norm alone"
             )
         found = self.coefficients.fit.get("held_out", {}).get(training.family)
-        if not found:
+        if not found or not found.keys() >= _HELD_OUT:
             return ""
-        better, gain = found["better"], found["gain"]
+        better, gain, median = found["better"], found["gain"], found["median_gain"]
         return (
             f"on {found['tasks']} trainings of {found['datasets']} held-out data sets this law "
             f"beat T = 1 in {100 * better[0]:.0f} % ({100 * better[1]:.0f} to "
-            f"{100 * better[2]:.0f} %); NLL after a post-hoc T was {gain[0]:.3g} lower on average "
-            f"({gain[1]:.2g} to {gain[2]:.2g})"
+            f"{100 * better[2]:.0f} %); NLL after a post-hoc T was {median:.2g} lower in the "
+            f"middle one and {gain[0]:.2g} on average ({gain[1]:.2g} to {gain[2]:.2g})"
         )
 
     def _law(self, training: Training) -> Family:
