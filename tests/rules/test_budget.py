@@ -215,6 +215,35 @@ def test_asked_without_the_facts_it_says_which(with_law):
     assert suggest(task(schedule="one-cycle", mean_lr_ratio=0.5), "budget").rule == "budget"
 
 
+@pytest.mark.parametrize("steps", ["many", math.nan, math.inf, 10**400, 2**63, [3], True])
+def test_steps_of_any_kind_give_an_error_of_ours_and_do_not_stop_other_rules(with_law, steps):
+    with_law(default=True)
+    with pytest.raises(InvalidInput) as caught:
+        suggest(task(steps=steps), "budget")
+    assert caught.value.subject == "training, steps"
+    found = suggest(task(512, steps=steps))
+    assert found.rule == "hasegawa-sakai"
+    assert found.others["budget"].note.startswith("training, steps: expected a whole number")
+
+
+@pytest.mark.parametrize("remarks", ["odd", ["odd"], ("odd",)])
+def test_a_remark_is_one_text_or_many(with_law, remarks):
+    reasons = suggest(task(remarks=remarks), with_law()).reasons
+    assert reasons[0] == "odd: the law does not know what that does"
+    assert suggest(task(remarks=3), with_law()).reasons[0].startswith("3: ")
+
+
+def test_the_norm_of_the_training_is_that_of_the_suggestion():
+    for norm in ("layer", "none", "batch"):
+        found = suggest(task(norm=norm), "budget")
+        assert (found.norm, found.in_domain) == (norm, True)
+    assert suggest(task(), "budget").norm == "batch"
+    odd = suggest(task(norm="group"), "budget")
+    assert (odd.norm, odd.in_domain) == ("batch", False)
+    endless = suggest(task(norm="layer", lr=1e300, steps=10**10), "budget")
+    assert (endless.fallback, endless.norm) == ("hasegawa-sakai", "batch")
+
+
 def test_rows_of_the_training_count_and_not_those_of_the_measurement(with_law):
     rule = with_law()
     rng = np.random.default_rng(0)
@@ -289,6 +318,19 @@ def test_the_file_round_trips(tmp_path, law_content):
     assert (rule.domain.feature_dim, rule.domain.n_classes) == ((32, 512), (10, 10))
     with pytest.raises(NotFound):
         Budget(saved, target="nll_posthoc")
+
+
+def test_one_text_of_a_domain_is_no_row_of_letters(law_content):
+    law_content["targets"]["nll"]["sgd"]["domain"]["optimizer"] = "sgd"
+    found = coefficients_of({"kind": "temperance budget law", "schema": 1, **law_content})
+    assert dict(found.families("nll")["sgd"].domain)["optimizer"] == ("sgd",)
+
+
+@pytest.mark.parametrize("degrees", [1, 2])
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.975, 0.9995])
+def test_quantiles_of_the_smallest_fits_are_exact(degrees, level):
+    assert t_quantile(level, degrees) == pytest.approx(stats.t.ppf(level, degrees))
+    assert t_quantile(level, degrees + 0.9) >= stats.t.ppf(level, degrees + 0.9)
 
 
 def _change(path, value):

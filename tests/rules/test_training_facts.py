@@ -58,6 +58,11 @@ def test_the_facts_of_a_plain_training():
         (lambda: loader(sampler=RandomSampler(ROWS, replacement=True, num_samples=32)), 4, 100, 16),
         (lambda: loader(sampler=WeightedRandomSampler([1.0] * 100, 64)), 8, 100, 16),
         (lambda: loader(sampler=DistributedSampler(ROWS, 4, 1)), 4, 100, 64),
+        (lambda: loader(sampler=SubsetRandomSampler([*range(40), *range(40)])), 10, 40, 16),
+        (lambda: loader(sampler=[*range(40), *range(40)]), 10, 40, 16),
+        (lambda: loader(sampler=RandomSampler(range(40))), 6, 40, 16),
+        (lambda: loader(sampler=SequentialSampler(range(40))), 6, 40, 16),
+        (lambda: loader(sampler=WeightedRandomSampler([1.0] * 40 + [0.0] * 60, 100)), 14, 40, 16),
         (
             lambda: DataLoader(
                 ROWS, batch_sampler=BatchSampler(SequentialSampler(ROWS), 20, drop_last=True)
@@ -77,6 +82,9 @@ def test_steps_epochs_and_accumulation():
     assert training_facts(sgd(), loader(), 2, steps=14)["steps"] == 14
     summed = training_facts(sgd(), loader(), 2, accumulation=4)
     assert (summed["steps"], summed["batch_size"]) == (4, 64)
+    drawn = loader(sampler=WeightedRandomSampler([1.0] * 100, 32))
+    all_of_an_epoch = training_facts(sgd(), drawn, 3, accumulation=50)
+    assert (all_of_an_epoch["steps"], all_of_an_epoch["batch_size"]) == (3, 32)
     assert training_facts(sgd(), loader(), 0.5)["steps"] == 4
     for bad in ({"epochs": 2, "steps": 15}, {}, {"epochs": 0}, {"epochs": 1, "accumulation": 0}):
         with pytest.raises(InvalidInput):
@@ -177,6 +185,30 @@ def test_the_groups_of_the_library_need_no_remark():
     assert facts["lr"] == 0.5
     groups[-1]["lr"] = 1e-3
     assert "remarks" not in training_facts(optim.AdamW(groups, lr=0.5), loader(), 1)
+
+
+def test_the_rate_of_a_learned_temperature_is_not_that_of_the_training():
+    model = net()
+    insert(model, 4.0, options=HeadOptions(learned=LearnedTemperature()))
+    groups = parameter_groups(model, 0.01, temperature_lr=0.5)
+    optimizer = optim.AdamW(groups, lr=1e-3)
+    for scheduler in (None, "cosine", 0.5):
+        facts = training_facts(optimizer, loader(), 1, scheduler=scheduler)
+        assert facts["lr"] == 1e-3
+        assert "remarks" not in facts
+    scheduler = schedulers.LambdaLR(optimizer, [lambda s: 1.0, lambda s: 0.5, lambda s: 0.1**s])
+    facts = training_facts(optimizer, loader(), 1, scheduler={"scheduler": scheduler})
+    assert (facts["lr"], facts["mean_lr_ratio"]) == (1e-3, 1.0)
+
+
+def test_adam_that_decouples_its_decay_is_adamw():
+    parameters = list(net().parameters())
+    facts = [
+        training_facts(make(parameters, 1e-3, weight_decay=0.1), loader(), 1)
+        for make in (lambda *a, **k: optim.Adam(*a, decoupled_weight_decay=True, **k), optim.AdamW)
+    ]
+    assert facts[0] == facts[1]
+    assert facts[0]["optimizer"] == "adamw"
 
 
 # ------------------------------------------------------------------ schedules
@@ -304,6 +336,61 @@ def test_schedules_that_cannot_be_foreseen_are_refused(make, found):
     with pytest.raises(InvalidInput) as caught:
         training_facts(optimizer, loader(), EPOCHS, scheduler=make(optimizer))
     assert found in caught.value.found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedulers.OneCycleLR(o, max_lr=0.3, total_steps=STEPS),
+        lambda o: schedulers.CyclicLR(o, 0.01, 0.2, step_size_up=5),
+    ],
+)
+def test_a_momentum_that_moves_counts_by_how_far_it_goes(make):
+    optimizer = sgd()
+    scheduler, progress, rates = make(optimizer), 0.0, 0.0
+    for step in range(STEPS):
+        group = optimizer.param_groups[0]
+        rates += group["lr"]
+        progress += group["lr"] / (1 - group["momentum"])
+        optimizer.step()
+        if step + 1 < STEPS:
+            scheduler.step()
+    optimizer = sgd()
+    given = {"scheduler": make(optimizer), "interval": "step"}
+    facts = training_facts(optimizer, loader(), EPOCHS, scheduler=given)
+    found = facts["lr"] * facts["mean_lr_ratio"] * facts["steps"]
+    assert found == pytest.approx(rates)
+    assert found / (1 - facts["momentum"]) == pytest.approx(progress)
+    assert facts["remarks"] == ["a momentum that moves"]
+
+
+def test_a_chained_scheduler_that_was_stepped_is_seen():
+    optimizer = sgd()
+    scheduler = MAKERS["chained"](optimizer)
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step()
+    given = {"scheduler": scheduler, "interval": "step"}
+    with pytest.raises(InvalidInput) as caught:
+        training_facts(optimizer, loader(), EPOCHS, scheduler=given)
+    assert caught.value.found == "one that was stepped 3 times"
+
+
+def test_the_peak_of_a_cycle_counts_where_only_its_mean_is_given():
+    optimizer = sgd()
+    schedulers.OneCycleLR(optimizer, max_lr=0.3, total_steps=STEPS, cycle_momentum=False)
+    assert training_facts(optimizer, loader(), EPOCHS, scheduler=0.5)["lr"] == 0.3
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter")
+def test_an_interval_that_matters_is_asked_for_with_both_means():
+    optimizer = sgd()
+    with pytest.raises(InvalidInput) as caught:
+        training_facts(optimizer, loader(), EPOCHS, scheduler=MAKERS["warm-up"](optimizer))
+    by = {i: sum(trained_rates(MAKERS["warm-up"], i)) / STEPS for i in ("step", "epoch")}
+    words = caught.value.found.split()
+    assert (words[-1], float(words[3])) == ("epochs", pytest.approx(by["step"], rel=0.01))
+    assert float(words[-3]) == pytest.approx(by["epoch"], rel=0.01)
 
 
 def test_a_scheduler_that_is_there_and_not_passed():

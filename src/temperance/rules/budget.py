@@ -146,6 +146,12 @@ class Budget:
         laws = self.coefficients.families(self.target).values()
         return statistics_in(tuple(term for law in laws for term, _ in law.terms))
 
+    def norm_of(self, task: Task) -> str:
+        """Give the norm that the value is for: that of the training, batch where it has none."""
+        norm = read_training(task).norm
+        seen = dict(self._law(read_training(task)).domain).get("norm", ())
+        return norm if norm in seen else self.norm
+
     def why_not(self, task: Task) -> str:
         """Say why the law has no value for the training of a task; "" where it has one."""
         if lacking := missing_facts(task):
@@ -236,7 +242,10 @@ def packaged_budget() -> Budget | None:
 
 
 def t_quantile(level: float, degrees: float) -> float:
-    """Give a quantile of Student's t distribution, to about 1 % from 3 degrees of freedom on.
+    """Give a quantile of Student's t distribution, exact for 1 and 2 degrees of freedom.
+
+    From 3 on it is a series, within 1 % up to a level of 0.995. Between 1 and 3 the whole number
+    below counts: the interval is rather too wide.
 
     Args:
         level: probability below the quantile, 0.5 to below 1.
@@ -263,6 +272,10 @@ def t_quantile(level: float, degrees: float) -> float:
             found=f"{2 * level - 1:g}",
             fix="Give for instance 0.95.",
         )
+    if degrees < 2:
+        return math.tan(math.pi * (level - 0.5))
+    if degrees < 3:
+        return (2 * level - 1) / math.sqrt(2 * level * (1 - level))
     x = NormalDist().inv_cdf(level)
     parts = (
         (x**3 + x) / 4,

@@ -281,7 +281,11 @@ def _family(law: Mapping[str, Any]) -> Family:
     return Family(
         terms=tuple(parts.pop("terms").items()),
         covariance=tuple(map(tuple, parts.pop("covariance"))),
-        domain=tuple((name, tuple(seen)) for name, seen in parts.pop("domain").items()),
+        # A text alone would fall apart into its letters.
+        domain=tuple(
+            (name, (seen,) if isinstance(seen, str) else tuple(seen))
+            for name, seen in parts.pop("domain").items()
+        ),
         **parts,
     )
 

@@ -21,6 +21,8 @@ __all__ = ["Rates", "rates_of"]
 _NEAR = 0.1  # mean distance, as a share of the peak, at which a schedule is called by a name
 _SAME = 0.02  # relative difference of two means that makes no difference to a temperature
 _INTERVALS = ("step", "epoch")
+
+Curve = Sequence[tuple[float, float]]  # learning rate and momentum, step by step
 _FIX = (
     'Pass scheduler="cosine" or "constant", or the mean learning rate divided by its peak as a '
     "number."
@@ -33,14 +35,20 @@ class Rates:
 
     Attributes:
         peaks: largest learning rate of each parameter group over all steps.
-        mean_ratio: mean divided by peak, of the group with the largest peak.
+        main: place of the group with the largest peak; a group of a single number, as a learned T
+            is, counts only where there is no other.
+        mean_ratio: mean divided by peak, of the main group.
         name: ``cosine`` or ``constant`` where the curve is near to one (a tenth of the peak, on
             average); else what it was made of.
+        momentum: of the main group where a scheduler moves it; None where it stays. That which
+            makes ``mean rate / (1 - momentum)`` the mean of rate / (1 - momentum) over all steps.
     """
 
     peaks: tuple[float, ...]
+    main: int
     mean_ratio: float
     name: str
+    momentum: float | None = None
 
 
 def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int) -> Rates:
@@ -75,16 +83,29 @@ def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int
     if scheduler is None:
         if any("initial_lr" in group for group in groups):
             raise _cannot("None, and an optimizer that has a scheduler", "the scheduler", "Pass it")
-        return Rates(tuple(float(group["lr"]) for group in groups), 1.0, "constant")
+        peaks = tuple(float(group["lr"]) for group in groups)
+        return Rates(peaks, _main(groups, peaks), 1.0, "constant")
     if isinstance(scheduler, str | int | float) and not isinstance(scheduler, bool):
-        peaks = tuple(float(group.get("initial_lr", group["lr"])) for group in groups)
+        peaks = tuple(_stated_peak(group) for group in groups)
+        main = _main(groups, peaks)
         if isinstance(scheduler, str):
-            return Rates(peaks, ratio_of_schedule(scheduler, steps), scheduler)
-        return Rates(peaks, float(scheduler), "as given")
+            return Rates(peaks, main, ratio_of_schedule(scheduler, steps), scheduler)
+        return Rates(peaks, main, float(scheduler), "as given")
     found, interval = _read(scheduler)
     _check(found, optimizer)
     curves = _foreseen(found, interval, steps=steps, per_epoch=per_epoch)
-    return _summary(curves, type(found).__name__)
+    return _summary(curves, groups, type(found).__name__)
+
+
+def _stated_peak(group: Mapping[str, Any]) -> float:
+    """Peak of a group whose scheduler was not passed; OneCycleLR starts far below its own."""
+    return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
+
+
+def _main(groups: Sequence[Mapping[str, Any]], peaks: Sequence[float]) -> int:
+    sizes = [sum(p.numel() for p in group["params"]) for group in groups]
+    layers = [place for place, size in enumerate(sizes) if size > 1] or range(len(sizes))
+    return max(layers, key=lambda place: peaks[place])
 
 
 def _read(scheduler: Any) -> tuple[Any, str | None]:
@@ -107,8 +128,9 @@ def _check(scheduler: Any, optimizer: Optimizer) -> None:
         raise _cannot(f"a {type(scheduler).__name__}", "a torch scheduler that can be foreseen")
     if scheduler.optimizer.param_groups is not optimizer.param_groups:
         raise _cannot("one of another optimizer", "the scheduler of this optimizer", "Pass that")
-    if getattr(scheduler, "last_epoch", 0) > 0:
-        found = f"one that was stepped {scheduler.last_epoch} times"
+    parts = getattr(scheduler, "_schedulers", ())  # a ChainedScheduler counts only in its parts
+    if (last := max(getattr(part, "last_epoch", 0) for part in (scheduler, *parts))) > 0:
+        found = f"one that was stepped {last} times"
         raise _cannot(found, "a scheduler that was not stepped yet", "Ask before the training")
 
 
@@ -123,10 +145,8 @@ def _cannot(found: str, expected: str, fix: str = "") -> InvalidInput:
 
 
 # ------------------------------------------------------------------ looking ahead
-def _foreseen(
-    scheduler: Any, interval: str | None, *, steps: int, per_epoch: int
-) -> list[Sequence[float]]:
-    """Learning rate of each group at every step (or at every epoch, each for as many steps)."""
+def _foreseen(scheduler: Any, interval: str | None, *, steps: int, per_epoch: int) -> list[Curve]:
+    """Rate and momentum of each group at every step (or at every epoch, for as many steps)."""
     epochs = math.ceil(steps / per_epoch)
     if interval is None and epochs != steps:
         stated = [getattr(scheduler, name, None) for name in ("total_steps", "T_max")]
@@ -136,19 +156,21 @@ def _foreseen(
         return [_repeated(c, each, steps) for c in _simulated(scheduler, count)]
     by_step = _simulated(scheduler, steps)
     by_epoch = [_repeated(c, per_epoch, steps) for c in _simulated(scheduler, epochs)]
-    means = [_summary(curves, "").mean_ratio for curves in (by_step, by_epoch)]
-    peaks = [max(map(max, curves)) for curves in (by_step, by_epoch)]
+    groups = scheduler.optimizer.param_groups
+    both = [_summary(curves, groups, "") for curves in (by_step, by_epoch)]
+    peaks = [found.peaks[found.main] for found in both]
+    means = [found.mean_ratio * peak for found, peak in zip(both, peaks, strict=True)]
     if not (math.isclose(*means, rel_tol=_SAME) and math.isclose(*peaks, rel_tol=_SAME)):
         raise InvalidInput(
             "scheduler of the learning rate",
             expected="to know whether it is stepped in each step or in each epoch",
-            found=f"mean rates of {means[0]:.3g} and {means[1]:.3g} of the peak",
+            found=f"mean rates of {means[0]:.3g} by steps and {means[1]:.3g} by epochs",
             fix='Pass {"scheduler": scheduler, "interval": "step"}, or "epoch".',
         )
     return by_step
 
 
-def _repeated(curve: Sequence[float], each: int, steps: int) -> Sequence[float]:
+def _repeated(curve: Curve, each: int, steps: int) -> Curve:
     return curve if each == 1 else [rate for rate in curve for _ in range(each)][:steps]
 
 
@@ -168,21 +190,25 @@ class _Groups:
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
-def _simulated(scheduler: Any, count: int) -> list[Sequence[float]]:
-    """Learning rates of each group at ``count`` steps of a copy of the scheduler."""
+def _simulated(scheduler: Any, count: int) -> list[Curve]:
+    """Rate and momentum of each group at ``count`` steps of a copy of the scheduler."""
     groups = _Groups(scheduler.optimizer)
     try:
         ahead = copy.deepcopy(scheduler, {id(scheduler.optimizer): groups})
         with _quiet():
             rows = []
             for place in range(count):
-                rows.append([float(group["lr"]) for group in groups.param_groups])
+                rows.append([_now(group) for group in groups.param_groups])
                 if place + 1 < count:
                     ahead.step()
     except Exception as error:  # of any scheduler's own code
         found = f"a {type(scheduler).__name__} that raises {type(error).__name__}: {error}"
         raise _cannot(f"{found:.300}", f"a scheduler for {count} steps of it") from error
     return list(zip(*rows, strict=True))
+
+
+def _now(group: Mapping[str, Any]) -> tuple[float, float]:
+    return float(group["lr"]), float(group.get("momentum", 0.0))
 
 
 @contextmanager
@@ -193,15 +219,24 @@ def _quiet() -> Iterator[None]:
 
 
 # ------------------------------------------------------------------ in few numbers
-def _summary(curves: Sequence[Sequence[float]], name: str) -> Rates:
-    peaks = tuple(max(curve) for curve in curves)
-    peak = max(peaks)
-    curve = curves[peaks.index(peak)]
+def _summary(curves: Sequence[Curve], groups: Sequence[Mapping[str, Any]], name: str) -> Rates:
+    peaks = tuple(max(rate for rate, _ in curve) for curve in curves)
+    main = _main(groups, peaks)
+    peak, curve = peaks[main], curves[main]
     if not (peak > 0 and math.isfinite(peak)):
         raise _cannot(f"a largest rate of {peak:g}", "a learning rate above 0 in some step")
-    shares = [rate / peak for rate in curve]
+    shares = [rate / peak for rate, _ in curve]
     mean = sum(shares) / len(shares)
-    return Rates(peaks, mean, next((n for n in SCHEDULES if _is_near(shares, n)), name))
+    near = next((n for n in SCHEDULES if _is_near(shares, n)), name)
+    return Rates(peaks, main, mean, near, _moving_momentum(curve))
+
+
+def _moving_momentum(curve: Curve) -> float | None:
+    """The one momentum that goes as far as those of all steps; None where it does not move."""
+    momenta = [momentum for _, momentum in curve]
+    if max(momenta) - min(momenta) <= 1e-9 or max(momenta) >= 1:
+        return None
+    return 1 - sum(rate for rate, _ in curve) / sum(rate / (1 - m) for rate, m in curve)
 
 
 def _is_near(shares: Sequence[float], name: str) -> bool:

@@ -33,8 +33,9 @@ class Rule(Protocol):
     """What makes a callable a rule: ``rule(task)`` gives T, and it says what it needs.
 
     Rules may also have ``name``, ``terms(task)``, ``domain``, ``fallback``, ``reference``,
-    ``formula``, ``trust`` and an ``upper`` clip; those in ``RULES`` have. A rule that sees the
-    training has ``why_not(task)``, and one that knows its spread ``prediction(task, level)``.
+    ``formula``, ``trust`` and an ``upper`` clip; those in ``RULES`` have. One that sees the
+    training has ``why_not(task)``, one with several norms ``norm_of(task)``, and one that knows its
+    spread ``prediction(task, level)``.
     """
 
     needs: Any
@@ -160,7 +161,7 @@ def suggest(task: Task, rule: str | Rule | None = None) -> Suggestion:
         temperature=temperature,
         unclipped=value,
         rule=rule_name(chosen),
-        norm=str(chosen.norm),
+        norm=str(chosen.norm) if fallback else _norm(chosen, task),
         in_domain=not reasons,
         reasons=tuple(reasons),
         terms=_terms(chosen, task),
@@ -180,6 +181,11 @@ def rule_name(rule: Rule) -> str:
     return str(
         getattr(rule, "name", None) or getattr(rule, "__name__", None) or type(rule).__name__
     )
+
+
+def _norm(rule: Rule, task: Task) -> str:
+    """Norm that the value is for: the law of the budget has a value for each."""
+    return str(rule.norm_of(task) if hasattr(rule, "norm_of") else rule.norm)
 
 
 def _terms(rule: Rule, task: Task) -> dict[str, float]:

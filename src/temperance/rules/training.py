@@ -35,6 +35,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 SCHEDULES = ("cosine", "constant")
 """Schedules whose mean is known by their name; of others it must be said."""
 
+_LARGEST = 2**63 - 1  # as in the trials of a study
+
 _NEEDED = ("optimizer", "lr", "steps", "batch_size", "weight_decay")
 
 
@@ -91,7 +93,7 @@ class Training:
                 "without the training.",
             )
         for name in ("steps", "batch_size", "n"):
-            _set(self, name, _whole(getattr(self, name)), "a whole number of 1 or more")
+            _set(self, name, _whole(getattr(self, name)), "a whole number from 1 to below 2**63")
         object.__setattr__(self, "batch_size", min(self.batch_size, self.n))
         for name, (expected, good) in _NUMBERS.items():
             value = _number(getattr(self, name))
@@ -141,7 +143,7 @@ def _whole(value: Any) -> int | None:
         whole = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         whole = int(value) if isinstance(value, float) and value.is_integer() else 0
-    return whole if whole >= 1 else None
+    return whole if 1 <= whole <= _LARGEST else None
 
 
 def _number(value: Any) -> float:
@@ -257,6 +259,11 @@ def missing_facts(task: Task) -> tuple[str, ...]:
     return tuple(lacking)
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    many = isinstance(value, list | tuple)
+    return tuple(map(str, value)) if many else () if value is None else (str(value),)
+
+
 def _optimizer(facts: Mapping[str, Any]) -> str:
     return str(facts.get("optimizer")).lower()
 
@@ -289,7 +296,7 @@ def read_training(task: Task) -> Training:
     optimizer, steps = _optimizer(facts), facts["steps"]
     schedule, ratio = str(facts.get("schedule", "")), facts.get("mean_lr_ratio")
     if ratio is None:
-        ratio = ratio_of_schedule(schedule, max(1, int(_number(steps) or 1)))
+        ratio = ratio_of_schedule(schedule, _whole(steps) or 1)  # Training refuses bad ones
     return Training(
         optimizer=optimizer,
         lr=facts["lr"],
@@ -302,5 +309,5 @@ def read_training(task: Task) -> Training:
         label_noise=facts.get("label_noise") or 0.0,
         schedule=schedule,
         norm=str(facts.get("norm") or ""),
-        remarks=tuple(map(str, facts.get("remarks") or ())),
+        remarks=_texts(facts.get("remarks")),
     )

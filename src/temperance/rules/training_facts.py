@@ -43,8 +43,9 @@ def training_facts(
 
     Args:
         optimizer: SGD, Adam, AdamW, NAdam, RAdam, RMSprop, or a subclass or wrapper of one. Of
-            several parameter groups the largest learning rate counts, and that they differ is
-            remarked; so is every setting that no law was fitted on.
+            several parameter groups the largest learning rate counts (not that of a learned T),
+            and that they differ is remarked; so is every setting that no law was fitted on. A
+            momentum that the scheduler moves counts by how far it lets the training go.
         loader: the training loader, of which data set, sampler and batch size are read; or
             ``(rows, batch size)`` for any other, such as a stream. With a DistributedSampler the
             batches of all processes make up a step.
@@ -80,23 +81,30 @@ def training_facts(
     inner = _unwrapped(optimizer)
     name = _name_of(inner)
     n, rows, per_epoch = _sizes(loader)
-    group = _whole("accumulation", accumulation)
+    group = min(_whole("accumulation", accumulation), per_epoch)
     per_epoch = math.ceil(per_epoch / group)
     total = steps_of(per_epoch, 1, epochs=epochs, steps=steps)
     rates = rates_of(inner, scheduler, steps=total, per_epoch=per_epoch)
     groups = inner.param_groups
-    main = groups[rates.peaks.index(max(rates.peaks))]
+    main = groups[rates.main]
+    momentum = main.get("momentum", 0.0) if rates.momentum is None else rates.momentum
+    if name == "adam" and main.get("decoupled_weight_decay"):
+        name = "adamw"  # the same steps
     training = Training(
         optimizer=name,
-        lr=max(rates.peaks),
+        lr=rates.peaks[rates.main],
         steps=total,
         batch_size=rows * group,
         n=n,
         mean_lr_ratio=rates.mean_ratio,
-        momentum=float(main["momentum"]) if name in FAMILIES["sgd"] else 0.0,
+        momentum=float(momentum) if name in FAMILIES["sgd"] else 0.0,
         weight_decay=max(float(g.get("weight_decay", 0.0)) for g in groups),
         schedule=rates.name,
-        remarks=(*_odd_settings(main, name), *_different_rates(groups, rates.peaks)),
+        remarks=(
+            *_odd_settings(main, name),
+            *([] if rates.momentum is None else ["a momentum that moves"]),
+            *_different_rates(groups, rates.peaks),
+        ),
     )
     return training.facts()
 
@@ -182,11 +190,22 @@ def _sizes(loader: Any) -> tuple[int, int, int]:
 
 def _sampled(sampler: Any, rows: int) -> tuple[int, int]:
     """Rows that a sampler draws from, and processes that share them."""
-    from torch.utils.data import SubsetRandomSampler
+    from torch.utils.data import (
+        RandomSampler,
+        SequentialSampler,
+        SubsetRandomSampler,
+        WeightedRandomSampler,
+    )
     from torch.utils.data.distributed import DistributedSampler
 
     if isinstance(sampler, SubsetRandomSampler):
-        return len(sampler), 1
+        return len(set(map(int, sampler.indices))), 1
+    if isinstance(sampler, list | tuple | range):
+        return len(set(map(int, sampler))), 1
+    if isinstance(sampler, RandomSampler | SequentialSampler):
+        return len(sampler.data_source), 1
+    if isinstance(sampler, WeightedRandomSampler):
+        return int((sampler.weights > 0).sum()), 1
     if isinstance(sampler, DistributedSampler):
         return len(sampler.dataset), sampler.num_replicas  # type: ignore[arg-type]
     return rows, 1
