@@ -151,5 +151,5 @@ def test_the_wheel_holds_every_module(tmp_path):
     inside = set(zipfile.ZipFile(wheel).namelist())
     wanted = {str(p.relative_to(ROOT.parent)) for p in ROOT.rglob("*.py")}
     assert wanted <= inside
-    assert "temperance/py.typed" in inside
+    assert {"temperance/py.typed", "temperance/rules/budget.json"} <= inside
     assert not any(name.startswith(("tests", "benchmarks", "studies")) for name in inside)

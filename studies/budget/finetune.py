@@ -24,7 +24,7 @@ from scipy.stats import qmc
 
 from temperance.files import write_bytes
 from temperance.records import Task
-from temperance.rules.budget import packaged_budget
+from temperance.rules import RULES
 from temperance.study import networks
 from temperance.study.data import load
 from temperance.study.networks_net import new_prototype
@@ -68,15 +68,13 @@ def grid(setting: Mapping[str, Any], data: StudyData) -> list[float]:
 
 
 def law(setting: Mapping[str, Any], data: StudyData) -> float:
-    rule = packaged_budget()
-    assert rule is not None
     task = Task(
         setting["feature_dim"],
         data.n_classes,
         n_samples=len(data.y["train"]),
         training={k: v for k, v in setting.items() if k not in ("dataset", "features", "model")},
     )
-    return rule(task)
+    return float(RULES["budget"](task))
 
 
 def bodies() -> dict[tuple[str, int], dict[str, torch.Tensor]]:
@@ -103,6 +101,8 @@ def run(file: Path) -> None:
     done = {(row["setting"], row["start"]) for row in known}
     weights = bodies() if len(done) < SETTINGS * len(STARTS) else {}
     for number, setting in enumerate(settings()):
+        if all((number, start) in done for start in STARTS):
+            continue
         data = load(setting["dataset"], setting["features"], train_rows=setting["train_rows"])
         base = Trial(**setting)
         trials = [

@@ -233,6 +233,8 @@ def domain_of(curves: Sequence[Curve]) -> dict[str, list[Any]]:
 
 def main() -> None:
     runs, file = Path(sys.argv[1]), Path(sys.argv[2])
+    for folder in (file.parent, *map(Path, sys.argv[3:4])):
+        folder.mkdir(parents=True, exist_ok=True)  # before any work that could be lost
     curves = read(runs)
     targets: dict[str, Any] = {}
     report: dict[str, Any] = {}
@@ -270,7 +272,6 @@ def main() -> None:
         from fit_page import draw, page  # which would import this module
 
         out = Path(sys.argv[3])
-        out.mkdir(parents=True, exist_ok=True)
         write_bytes(out / "fit.json", (json.dumps(report, indent=1) + "\n").encode())
         write_bytes(out / "fit.md", page(report, targets).encode())
         draw(report, curves, targets, out / "fit.png")

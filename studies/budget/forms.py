@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FORMS", "design"]
+__all__ = ["ALL_TERMS", "FORMS", "design"]
 
 Array = NDArray[np.float64]
 Rows = dict[str, Any]
@@ -77,6 +77,18 @@ def _terms(rows: Rows, like: Rows) -> dict[str, Array]:
     }
 
 
+_TRAINING = (
+    "log M",
+    "log n",
+    "log C",
+    "log steps",
+    "log lr",
+    "log batch",
+    "log 1/(1-momentum)",
+    "cosine",
+    "layer norm",
+    "no norm",
+)
 _CHOSEN = {
     "constant": (),
     "M": ("log M",),
@@ -87,37 +99,19 @@ _CHOSEN = {
     "progress, n, difficulty": ("log progress", "log n", "log C", "1-NN error", "label noise"),
     "steps, lr, n": ("log steps", "log lr", "log n"),
     "steps, lr, n, M, B": ("log steps", "log lr", "log n", "log M", "log batch"),
-    "training": (
-        "log M",
-        "log n",
-        "log C",
-        "log steps",
-        "log lr",
-        "log batch",
-        "log 1/(1-momentum)",
-        "cosine",
-        "layer norm",
-        "no norm",
-    ),
+    "training": _TRAINING,
     "full": (
-        "log M",
-        "log n",
-        "log C",
-        "log steps",
-        "log lr",
-        "log batch",
-        "log 1/(1-momentum)",
-        "cosine",
+        *_TRAINING,
         "decays",
         "log decay",
-        "layer norm",
-        "no norm",
         "label noise",
         "1-NN error",
         "one hidden layer",
         "convolutions",
     ),
 }
+ALL_TERMS = _CHOSEN["full"]
+"""Every term that a form can have, but the constant and the progress made of several of them."""
 
 
 def design(rows: Rows, form: str, *, like: Rows | None = None) -> tuple[Array, list[str]]:

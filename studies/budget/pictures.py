@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from forms import ALL_TERMS
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -18,6 +19,7 @@ __all__ = ["draw"]
 
 _KINDS = {"sgd": "tab:blue", "adamw": "tab:orange", "rmsprop": "tab:green"}
 _LEFT_OUT = ("constant", "one hidden layer", "convolutions")
+_ORDER = [name for name in ALL_TERMS if name not in _LEFT_OUT]
 
 
 def draw(points: dict[str, Any], found: dict[str, Any], out: Path, *, target: str) -> None:
@@ -68,24 +70,6 @@ def draw(points: dict[str, Any], found: dict[str, Any], out: Path, *, target: st
     axis.set_xlabel("exponent of T, or change of log T; 95 % interval over data sets")
     axis.legend()
     _save(figure, out / f"exponents-{target}.png", target)
-
-
-_ORDER = [
-    "log M",
-    "log n",
-    "log C",
-    "log steps",
-    "log lr",
-    "log batch",
-    "log 1/(1-momentum)",
-    "cosine",
-    "decays",
-    "log decay",
-    "layer norm",
-    "no norm",
-    "label noise",
-    "1-NN error",
-]
 
 
 def _save(figure: Any, path: Path, target: str) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from importlib import resources
 from statistics import NormalDist
 from typing import Any, ClassVar
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Task
-from temperance.rules.budget_file import PACKAGED, Coefficients, Family, load_coefficients
+from temperance.rules.budget_file import Coefficients, Family
 from temperance.rules.budget_terms import fact_value, statistics_in, value_of_term
 from temperance.rules.training import Training, missing_facts, read_training
 
-__all__ = ["Budget", "BudgetDomain", "packaged_budget", "t_quantile"]
+__all__ = ["Budget", "BudgetDomain", "t_quantile"]
 
 _HELD_OUT = {"tasks", "datasets", "better", "gain", "median_gain"}  # what expectation tells
 
@@ -232,13 +231,6 @@ class Budget:
                 fix="Take a rule that does without the training, such as hasegawa-sakai.",
             )
         return families[training.family]
-
-
-def packaged_budget() -> Budget | None:
-    """Give the rule with the coefficients that come with the library; None without their file."""
-    if not (resources.files("temperance.rules") / PACKAGED).is_file():
-        return None
-    return Budget(load_coefficients())
 
 
 def t_quantile(level: float, degrees: float) -> float:

@@ -11,7 +11,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Alternative, Suggestion, Task
-from temperance.rules.budget import packaged_budget
+from temperance.rules.budget import Budget
+from temperance.rules.budget_file import load_coefficients
 from temperance.rules.cosine_scale import AdaCos, CosFaceBound, NormFace
 from temperance.rules.dimension import Constant, SqrtDim
 from temperance.rules.domain import Domain
@@ -46,13 +47,12 @@ class Rule(Protocol):
         ...
 
 
-_BUDGET = packaged_budget()
 _TABLE: tuple[Any, ...] = (
     Constant(),
     SqrtDim(),
     HasegawaSakai(),
     HasegawaSakaiCsgCn(),
-    *([] if _BUDGET is None else [_BUDGET]),
+    Budget(load_coefficients()),
     AdaCos(),
     CosFaceBound(),
     NormFace(),
@@ -103,8 +103,8 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
 
 
 def _best_informed(task: Task) -> str:
-    budget = RULES.get("budget")
-    if budget is not None and budget.default and not lacking(budget, task):
+    budget = RULES["budget"]
+    if budget.default and not lacking(budget, task):
         return "budget"
     return "hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"
 
