@@ -131,10 +131,16 @@ def short(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def any_net(u: Sequence[float], sets: Sequence[Data], *, conv: float) -> tuple[Setting, float]:
+def any_net(
+    u: Sequence[float],
+    sets: Sequence[Data],
+    *,
+    conv: float,
+    steps: tuple[float, float] = (30, 6000),
+) -> tuple[Setting, float]:
     """A perceptron on features, or (a share of pictures) a convolutional net; and its cost."""
     data = one_of(u[10], sets)
-    setting = common(u, data, steps=(30, 6000))
+    setting = common(u, data, steps=steps)
     width = round(log_between(u[11], 16, 2048))
     if data.side and u[12] > 1 - conv:
         setting |= {"features": "input", "model": "convnet", "feature_dim": min(width, 256)}
@@ -207,8 +213,19 @@ def temperatures(setting: Mapping[str, Any]) -> list[float]:
     return [2.0**k for k in range(at - BELOW, at + ABOVE + 1)]
 
 
+def trainings(setting: Mapping[str, Any]) -> int:
+    """How many trainings a setting is: a product of what is listed, and seeds."""
+    lists = (values for values in setting.values() if isinstance(values, list))
+    return math.prod(map(len, lists)) * (1 if "seed" in setting else SEEDS)
+
+
 def drawn(
-    draw: Callable[[Sequence[float]], tuple[Setting, float]], *, seed: int, count: int, most: float
+    draw: Callable[[Sequence[float]], tuple[Setting, float]],
+    *,
+    seed: int,
+    count: int,
+    most: float,
+    grid: Callable[[Mapping[str, Any]], list[float]] = temperatures,
 ) -> list[tuple[Setting, float]]:
     """The first settings of a sequence that cost no more than ``most`` seconds for all trials."""
     sobol = qmc.Sobol(COLUMNS, scramble=True, rng=np.random.default_rng(seed))
@@ -216,10 +233,10 @@ def drawn(
     while len(found) < count:
         for u in sobol.random(64):
             setting, cost = draw([float(v) for v in u])
-            grid = temperatures(setting)
-            total = cost * len(grid) * SEEDS
+            tried = grid(setting)
+            total = cost * trainings(setting | {"temperature": tried})
             if total <= most and len(found) < count:
-                found.append((setting | {"temperature": grid}, total))
+                found.append((setting | {"temperature": tried}, total))
     return found
 
 
@@ -262,15 +279,12 @@ def text(name: str, settings: Sequence[tuple[Setting, float]]) -> str:
     return "\n".join(lines)
 
 
-def main(folder: Path, *, costs: bool) -> None:
+def write(all_plans: Mapping[str, list[tuple[Setting, float]]], folder: Path, costs: bool) -> None:
     """Write all plans, or say what they cost."""
-    all_plans = plans() | {"pilot": pilot()}
     for name, settings in all_plans.items():
         if costs:
             total = sum(cost for _, cost in settings)
-            runs = sum(
-                len(s["temperature"]) * len(s.get("seed", range(SEEDS))) for s, _ in settings
-            )
+            runs = sum(trainings(s) for s, _ in settings)
             print(f"{name:12} {len(settings):4} settings {runs:6} trainings {total:7.0f} s")
         else:
             folder.mkdir(parents=True, exist_ok=True)
@@ -278,4 +292,4 @@ def main(folder: Path, *, costs: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), costs="--costs" in sys.argv)
+    write(plans() | {"pilot": pilot()}, Path(sys.argv[1]), "--costs" in sys.argv)

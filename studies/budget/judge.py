@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,18 +21,23 @@ from typing import Any, ClassVar
 import numpy as np
 from difficulty import key
 from fit_law import FAMILIES, TARGETS, fit, read, settings
+from measured import table
 
+from temperance.errors import TemperanceWarning
 from temperance.files import write_bytes
 from temperance.records import Task
-from temperance.rules import HasegawaSakai, HasegawaSakaiCsgCn, SqrtDim
+from temperance.rules import HasegawaSakai, HasegawaSakaiCsgCn, SqrtDim, StatisticsRule
 from temperance.rules.budget import Budget
 from temperance.rules.budget_file import Coefficients, load_coefficients, save_coefficients
 from temperance.rules.budget_terms import value_of_term
 from temperance.rules.training import read_training
+from temperance.study.regression import RegressionOptions, fit_statistics
 from temperance.study.regret import regret
 from temperance.study.regret_records import RegretReport
 from temperance.study.runs import Curve
 
+Measured = Mapping[str, Mapping[str, float]]
+EVERY = ""  # stands for a data set that no fit saw
 METRICS = ("accuracy", "nll", "nll_posthoc")
 
 
@@ -78,8 +84,51 @@ def left_out(curves: Sequence[Curve], coefficients: Coefficients) -> LeftOut:
     return LeftOut(laws, coefficients.temperatures)
 
 
-def with_facts(curve: Curve, difficulty: Mapping[str, Any]) -> Curve:
-    """Give the task of a curve its csg and the name of its data set; cap what is no NLL any more.
+@dataclass(frozen=True)
+class Heuristic:
+    """T from statistics of the rows, for each data set by a fit that has not seen it.
+
+    The forward regression of ``temperance fit --rule statistics`` (after arXiv 2210.09715) for each
+    family of optimizers: statistics of the rows, M, C and n, and nothing of the training.
+    """
+
+    rules: Mapping[tuple[str, str], StatisticsRule]
+    temperatures: tuple[float, float]
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    norm: ClassVar[str] = "batch"
+    fallback: ClassVar[None] = None
+    name: ClassVar[str] = "statistics"
+
+    def __call__(self, task: Task) -> float:
+        """Give T of the fit that has not seen the data set of the task."""
+        family = read_training(task).family
+        name = str(task.training["dataset"])
+        rule = self.rules.get((name, family)) or self.rules[EVERY, family]
+        low, high = self.temperatures
+        return min(max(rule(task), low, 0.1), high)
+
+
+def heuristic(
+    fitted: Sequence[Curve], judged: Sequence[Curve], coefficients: Coefficients
+) -> Heuristic:
+    """Fit the heuristic to curves, for each data set that is judged without it."""
+    rules: dict[tuple[str, str], StatisticsRule] = {}
+    options = RegressionOptions(bootstrap=0)
+    for family, optimizers in FAMILIES.items():
+        own = [c for c in fitted if c.setting["optimizer"] in optimizers]
+        names = {c.dataset for c in own}
+        for name in sorted({c.dataset for c in judged} & names) or [EVERY]:
+            left = [c for c in own if c.dataset != name]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TemperanceWarning)
+                fit = fit_statistics(left, objective=coefficients.target, options=options)
+            rules[name, family] = fit.rule
+    return Heuristic(rules, coefficients.temperatures)
+
+
+def with_facts(curve: Curve, difficulty: Mapping[str, Any], measured: Measured) -> Curve:
+    """Give the task of a curve its statistics and its data set; cap what is no NLL any more.
 
     A net that is far beyond chance, such as 1e25 nats, counts like one at three times ln C, or one
     setting would be the mean of all.
@@ -87,7 +136,8 @@ def with_facts(curve: Curve, difficulty: Mapping[str, Any]) -> Curve:
     worst = 3 * math.log(curve.task.n_classes)
     metrics = {n: np.minimum(v, worst) if "nll" in n else v for n, v in curve.metrics.items()}
     known = difficulty.get(key(curve.setting), {})
-    statistics = {**curve.task.statistics, **({"csg": known["csg"]} if "csg" in known else {})}
+    statistics = {**curve.task.statistics, **measured.get(key(curve.setting), {})}
+    statistics |= {"csg": known["csg"]} if "csg" in known else {}
     training = {**curve.task.training, "dataset": curve.dataset}
     task = replace(curve.task, statistics=statistics, training=training)
     return replace(curve, task=task, metrics=metrics)
@@ -206,9 +256,16 @@ def main(runs: Path, file: Path, out: Path, held_out: bool) -> None:
     everything = read(runs / folder)
     law: Any = Budget(coefficients) if held_out else left_out(everything, coefficients)
     out.mkdir(parents=True, exist_ok=True)
-    curves = [with_facts(c, difficulty) for c in everything if c.setting["norm"] == "batch"]
+    measured = table(runs / "statistics.parquet")
+
+    def judged(found: Sequence[Curve]) -> list[Curve]:
+        return [with_facts(c, difficulty, measured) for c in found if c.setting["norm"] == "batch"]
+
+    curves = judged(everything)
+    fitted = judged(read(runs / "law")) if held_out else curves
     rules = {
         "budget" if held_out else law.name: law,
+        "statistics": heuristic(fitted, curves, coefficients),
         "hasegawa-sakai": HasegawaSakai(),
         "sqrt-dim": SqrtDim(),
     }

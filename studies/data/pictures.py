@@ -1,4 +1,4 @@
-"""Sets of pictures: photographs, clothes, handwritten digits."""
+"""Sets of pictures: photographs, clothes, handwritten digits, emoji."""
 
 from __future__ import annotations
 
@@ -54,9 +54,34 @@ def _cifar10(_: Path) -> Raw:
     return _as_raw(open_data(SHARED / "cifar10"))
 
 
+def _emoji(raw: Path) -> Raw:
+    """Emoji as Noto and Twemoji draw them, on white, 32x32: which group of Unicode is it from?
+
+    Groups of Unicode's list (subcategories) with 30 pictures or more; no variants of skin color.
+    """
+    from PIL import Image
+
+    pictures, labels = [], []
+    for vendor in ("google", "twitter"):
+        tree = fetch.npm(raw, f"emoji-datasource-{vendor}@16.0.0")
+        for entry in json.loads((tree / "emoji.json").read_text("utf-8")):
+            if entry[f"has_img_{vendor}"] and entry["category"] != "Component":
+                with Image.open(tree / "img" / vendor / "64" / entry["image"]) as file:
+                    image = file.convert("RGBA")
+                white = Image.new("RGBA", image.size, "white")
+                seen = Image.alpha_composite(white, image).convert("RGB")
+                pictures.append(np.asarray(seen.resize((32, 32), Image.Resampling.BOX)))
+                labels.append(f"{entry['category']}: {entry['subcategory']}")
+    x, y = np.stack(pictures), np.array(labels)
+    names, counts = np.unique(y, return_counts=True)
+    kept = np.isin(y, names[counts >= 30])
+    return Raw(x[kept], y[kept])
+
+
 MAKERS: Mapping[str, Maker] = {
     "digits": _digits,
     "mnist": _mnist,
     "fashion-mnist": _fashion,
     "cifar10": _cifar10,
+    "emoji": _emoji,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 import subprocess
@@ -150,6 +151,17 @@ def _tate(raw: Path) -> Raw:
     return _raw(pairs, least=40)
 
 
+def _computing(raw: Path) -> Raw:
+    """Definitions of FOLDOC, a dictionary of computing, and the field of each; the first 50 words."""
+    tree = fetch.debian(raw, ("dict-foldoc",))
+    with gzip.open(tree / "usr/share/dictd/foldoc.dict.dz", "rt", encoding="utf-8") as file:
+        content = file.read()
+    tagged = re.compile(r"^\s*<([a-z -]+)[^>]*>\s*(.*)", flags=re.DOTALL)
+    found = (tagged.match(entry) for entry in re.split(r"^(?=\S).*$", content, flags=re.MULTILINE))
+    pairs = ((" ".join(m[2].split()[:50]), m[1].strip()) for m in found if m)
+    return _raw(pairs, least=30)
+
+
 MAKERS: Mapping[str, Maker] = {
     "clinc150": _clinc,
     "debian-sections": _debian_sections,
@@ -160,6 +172,7 @@ MAKERS: Mapping[str, Maker] = {
     "wordnet-fields": _wordnet,
     "food-reviews": _foods,
     "tate-media": _tate,
+    "computing-terms": _computing,
 }
 SINGLE_WORDS = ("locale-languages", "word-lists")
 """Sets whose rows are names and words: spelling says more than meaning."""
