@@ -152,7 +152,7 @@ def _tate(raw: Path) -> Raw:
 
 
 def _computing(raw: Path) -> Raw:
-    """Definitions of FOLDOC, a dictionary of computing, and the field of each; the first 50 words."""
+    """Definitions of FOLDOC, a dictionary of computing: which field? The first 50 words."""
     tree = fetch.debian(raw, ("dict-foldoc",))
     with gzip.open(tree / "usr/share/dictd/foldoc.dict.dz", "rt", encoding="utf-8") as file:
         content = file.read()
