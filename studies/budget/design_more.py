@@ -38,7 +38,7 @@ FRESH = (
     Data("glyphs-cyrillic", "picture", 64, 4608, 1024, GLYPHS, 32),
     Data("glyphs-symbols", "picture", 577, 6000, 1024, GLYPHS, 32),
     Data("tate-media", "text", 13, 866, 512, TEXT),
-    Data("computing-terms", "text", 44, 4341, 512, TEXT),
+    Data("computing-terms", "text", 44, 4358, 512, TEXT),
     Data("soybean", "table", 19, 410, 132, TABLE[:1]),
     Data("dna", "table", 3, 1912, 180, TABLE[:1]),
     Data("vehicle", "table", 4, 508, 18, TABLE),
