@@ -25,6 +25,22 @@ def arm(text):
         ("ln:T=2.5", "layer", 2.5, 0.0, "LN, T = 2.5"),
         ("bn:T=sqrt", "batch", 8.0, 0.0, "BN, T = 8"),
         ("bn:T=suggested", "batch", SUGGESTION.temperature, 0.0, "BN, T = 11.7 (suggested)"),
+        (
+            "bn:T=suggested/4",
+            "batch",
+            SUGGESTION.temperature / 4,
+            0.0,
+            "BN, T = 2.92 (suggested / 4)",
+        ),
+        (
+            "ln:T=suggested*4",
+            "layer",
+            SUGGESTION.temperature * 4,
+            0.0,
+            "LN, T = 46.7 (suggested * 4)",
+        ),
+        ("bn:T=sqrt/2:smoothing=0.1", "batch", 4.0, 0.1, "BN, T = 4, smoothing 0.1"),
+        ("bn:T=suggested/2..1", "batch", SUGGESTION.temperature / 2, 0.0, "BN, T = 5.84 to 1"),
         ("bn:T=4.0012", "batch", 4.0012, 0.0, "BN, T = 4.0012"),
         ("plain:smoothing=0.1", "none", 1.0, 0.1, "plain, T = 1, smoothing 0.1"),
         ("bn:T=4:smoothing=0.2", "batch", 4.0, 0.2, "BN, T = 4, smoothing 0.2"),
@@ -57,6 +73,14 @@ def test_grammar(text, norm, temperature, smoothing, title):
         "bn:T",
         "bn:T=",
         "bn:T=warm",
+        "bn:T=suggested/0",
+        "bn:T=suggested*-1",
+        "bn:T=suggested*",
+        "bn:T=suggested*inf",
+        "bn:T=suggested*nan",
+        "bn:T=sqrt/x",
+        "bn:T=suggested4",
+        "cosine:T=suggested/4",
         "bn:T=0",
         "bn:T=-1",
         "bn:T=nan",
@@ -125,3 +149,10 @@ def test_two_classes_have_no_adacos_scale():
         parse_arm("cosine", feature_dim=64, suggestion=two)
     assert "cosface" in caught.value.fix
     assert parse_arm("cosine:s=cosface", feature_dim=64, suggestion=two).norm == "cosine"
+
+
+def test_only_the_suggested_temperature_itself_is_called_suggested():
+    names = ("bn:T=suggested", "bn:T=suggested/4", "bn:T=suggested*4", "bn:T=suggested/1")
+    arms = merge_arms([arm(name) for name in names])
+    assert [a.suggested for a in arms] == [True, False, False]
+    assert arms[0].aliases == ("bn:T=suggested/1",)

@@ -24,7 +24,8 @@ SCALES = {"adacos": "adacos", "cosface": "cosface-bound", "normface": "normface"
 DYNAMIC = "adacos-dynamic"
 _GRAMMAR = (
     "NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE], NORM one of plain, bn, ln, cosine; T a number, "
-    "sqrt, suggested, learned, learned@START or START..END; for cosine also s, a number, "
+    "sqrt, suggested (both also as suggested/4 or suggested*4), learned, learned@START or "
+    "START..END; for cosine also s, a number, "
     f"{', '.join(SCALES)} or {DYNAMIC}; SHAPE one of {', '.join(SHAPES)}"
 )
 
@@ -84,7 +85,8 @@ class Arm:
     @property
     def suggested(self) -> bool:
         """Whether this arm trains with the suggested temperature."""
-        return not self.moves and any("T=suggested" in name for name in (self.name, *self.aliases))
+        names = (self.name, *self.aliases)
+        return not self.moves and any(re.search(r"T=suggested(:|$)", name) for name in names)
 
     @property
     def prefix(self) -> str:
@@ -111,6 +113,10 @@ class Arm:
             return f"s = {1 / self.temperature:.3g}"
         if float(number) != self.temperature and not self.suggested and "sqrt" not in self.name:
             number = f"{self.temperature:g}"
+        if times := re.search(r"T=(suggested[*/][^:]+)", self.name):
+            return (
+                f"T = {self.temperature:.3g} ({times[1].replace('*', ' * ').replace('/', ' / ')})"
+            )
         return f"T = {number}" + (" (suggested)" if self.suggested else "")
 
 
@@ -144,7 +150,9 @@ def parse_arm(text: str, *, feature_dim: int, suggestion: Suggestion) -> Arm:
     Args:
         text: ``NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE]``; NORM is plain, bn, ln or cosine.
             T (1 if absent) is a number; ``sqrt`` for ``sqrt(M)`` or ``suggested``, not for cosine
-            heads, whose T is another one; ``START..END``
+            heads, whose T is another one; either times or over a number, as ``suggested/4``
+            (three runs around the suggested T are what more compute is best spent on, see
+            ``studies/budget``); ``START..END``
             (or ``START->END``, in quotes) for a ramp; ``learned``, from the suggested T on, or
             ``learned@START``. A cosine head may have a scale in place of T: a number, ``adacos``
             (the fixed one, also the default and where a learned T starts), ``cosface``,
@@ -194,11 +202,14 @@ def _with_value(arm: Arm, given: dict[str, str], feature_dim: int, suggestion: S
     cosine = arm.norm == "cosine"
 
     def read(value: str) -> float:
-        if cosine and value in ("sqrt", "suggested"):
+        word = re.fullmatch(r"(sqrt|suggested)(?:([*/])(.+))?", value)
+        if word is None:
+            return _number(arm.name, value)
+        if cosine:
             raise _no_scale(arm.name, value)
-        if value == "sqrt":
-            return math.sqrt(feature_dim)
-        return suggestion.temperature if value == "suggested" else _number(arm.name, value)
+        base = math.sqrt(feature_dim) if word[1] == "sqrt" else suggestion.temperature
+        factor = 1.0 if word[2] is None else _number(arm.name, word[3])
+        return _times(base, factor, word[2])
 
     if "T" not in given:
         return _with_scale(arm, given.get("s", "adacos"), suggestion) if cosine else arm
@@ -229,6 +240,13 @@ def _with_scale(arm: Arm, scale: str, suggestion: Suggestion) -> Arm:
             fix="For two classes take --arm cosine:s=cosface, a number, or cosine:T=learned@0.1.",
         )
     return replace(arm, temperature=other.temperature, adaptive=scale == DYNAMIC)
+
+
+def _times(base: float, factor: float, sign: str | None) -> float:
+    """A T times or over a factor; NaN, which no arm takes, for one that is not positive."""
+    if not factor > 0:
+        return math.nan
+    return base / factor if sign == "/" else base * factor
 
 
 def _number(text: str, value: str) -> float:
