@@ -1,7 +1,8 @@
 """Plans that came after the law had been fitted: ``python design_more.py FOLDER``; ``--costs``.
 
 On data sets of the law:
-``tuned``: learning rate and T on one grid, for what is left of the gain where the rate is tuned.
+``tuned``: learning rate and T on one grid, for what is left of the gain where the rate is tuned;
+``tuned-rmsprop``: the same with RMSprop.
 ``long``: trainings of 6,000 to 60,000 steps, longer than any that the law was fitted on.
 ``kinds``: attention nets (of pictures, of letters) and convolutions over letters.
 ``augment``: the same settings without and with augmentation.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from design import (
@@ -51,15 +53,25 @@ FRESH = (
 RATES = {
     "sgd": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
     "adamw": [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+    "rmsprop": [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
 }
 TEMPERATURES = [2.0**k for k in range(-2, 9)]
 
 
-def tuned(u: Sequence[float]) -> tuple[Setting, float]:
-    """A setting of the law, BN in front of the head, whose rate is on a grid as its T is."""
-    without_rmsprop = (0.7 * u[0], 0.0, *u[2:])
-    setting, cost = any_net(without_rmsprop, LAW, conv=0.2, steps=(60, 3000))
+def tuned(u: Sequence[float], sets: Sequence[Data]) -> tuple[Setting, float]:
+    """A setting with BN in front of the head, whose rate is on a grid as its T is."""
+    setting, cost = any_net(in_front(u), sets, conv=0.2, steps=(60, 3000))
     return setting | {"lr": RATES[setting["optimizer"]]}, cost
+
+
+def without_rmsprop(u: Sequence[float]) -> tuple[float, ...]:
+    """The same draw with another optimizer in its place."""
+    return (0.7 * u[0], *u[1:])
+
+
+def with_rmsprop(u: Sequence[float]) -> tuple[float, ...]:
+    """The same draw with RMSprop."""
+    return (1.0, *u[1:])
 
 
 def long(u: Sequence[float]) -> tuple[Setting, float]:
@@ -112,16 +124,16 @@ def three_seeds(found: list[tuple[Setting, float]]) -> list[tuple[Setting, float
     return [(s, cost / 2 * 3) for s, (_, cost) in zip(settings, found, strict=True)]
 
 
-def fresh_tuned(u: Sequence[float]) -> tuple[Setting, float]:
-    """As ``tuned``, on fresh data."""
-    setting, cost = any_net((0.7 * u[0], 0.0, *u[2:]), FRESH, conv=0.2, steps=(60, 3000))
-    return setting | {"lr": RATES[setting["optimizer"]]}, cost
+on_grid = partial(drawn, grid=lambda _: TEMPERATURES)
 
 
 def plans() -> dict[str, list[tuple[Setting, float]]]:
     """All plans by name."""
     return {
-        "tuned": drawn(tuned, seed=400, count=36, most=150, grid=lambda _: TEMPERATURES),
+        "tuned": on_grid(lambda u: tuned(without_rmsprop(u), LAW), seed=400, count=36, most=150),
+        "tuned-rmsprop": on_grid(
+            lambda u: tuned(with_rmsprop(u), LAW), seed=407, count=12, most=100
+        ),
         "long": drawn(long, seed=401, count=18, most=300),
         "kinds": drawn(lambda u: sequence(u, LAW), seed=402, count=56, most=150),
         "augment": drawn(lambda u: augmented(u, LAW), seed=403, count=28, most=70),
@@ -132,7 +144,7 @@ def plans() -> dict[str, list[tuple[Setting, float]]]:
             drawn(lambda u: sequence(in_front(u), FRESH), seed=405, count=28, most=120)
         ),
         "fresh-tuned": three_seeds(
-            drawn(fresh_tuned, seed=406, count=16, most=100, grid=lambda _: TEMPERATURES)
+            on_grid(lambda u: tuned(u, FRESH), seed=406, count=18, most=100)
         ),
     }
 

@@ -1,0 +1,301 @@
+"""The law from a tuned rate: ``python fit_tuned.py RUNS BUDGET.json OUT [--fresh]``.
+
+Where a rate was tuned at T = 1, it tells what the task asks for, and theory says the rest: T grows
+like the square root of the rate under SGD and like the rate under Adam and RMSprop (docs/theory).
+So one number is left for each family, T at the tuned rate. It is fitted to RUNS/tuned by what its
+temperatures cost (as in ``fit_law.py``), beside forms with a free power and without that number,
+judged by leaving out each data set. What is fitted goes into BUDGET.json as families "sgd, tuned"
+and so on, for each target. With ``--fresh`` nothing is fitted: RUNS/fresh-tuned, test rows, once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fit_law import FAMILIES, FLOOR, GRID, OUTSIDE, TARGETS, looked_up, read
+from fit_law import fit as least_cost
+from judge import LeftOut, left_out
+from numpy.typing import NDArray
+from tuned import Grid, best_rate, grids, interval, shown
+
+from temperance.files import write_bytes
+from temperance.rules.budget import Budget
+from temperance.rules.budget_file import load_coefficients, save_coefficients
+
+Array = NDArray[np.float64]
+POWERS = {"sgd": 0.5, "adam": 1.0, "rmsprop": 1.0}
+"""Of the rate, derived in docs/theory: what a training does depends on P / T^2, or on P / T."""
+STEPS = range(-2, 5)  # threefold steps of the rate around the tuned one
+TERM = "log(lr/tuned_lr)"
+FORMS = ("T of theory", "free power", "free power, T = 1 at the tuned rate", "the law", "T = 1")
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A setting at one rate is a row."""
+
+    x: Array  # [n, 2]: 1 and log(rate / tuned rate)
+    cost: Array  # [n, len(GRID)]
+    best: Array  # [n], log T
+    law: Array  # [n], log T of the law
+    step: NDArray[np.int64]
+    dataset: NDArray[Any]
+
+    def of(self, which: NDArray[Any]) -> Rows:
+        """Some of the rows, by a mask or by places."""
+        return Rows(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+
+
+def rows_of(found: Sequence[Grid], split: str, metric: str) -> Rows:
+    """Rates within ``STEPS`` of the one that is best at T = 1 on validation rows."""
+    parts: list[tuple[Any, ...]] = []
+    for grid in found:
+        tuned = best_rate(grid, 0.0)
+        for step in STEPS:
+            if 0 <= tuned + step < len(grid.rates):
+                place = tuned + step
+                cost = cost_of(getattr(grid, split)[metric][place], metric)
+                outside = np.maximum(grid.log_t[0] - GRID, 0) + np.maximum(GRID - grid.log_t[-1], 0)
+                parts.append((
+                    [1.0, np.log(grid.rates[place] / grid.rates[tuned])],
+                    np.interp(GRID, grid.log_t, cost) + OUTSIDE * outside,
+                    grid.log_t[cost.argmin()], grid.law[place], step, grid.dataset,
+                ))  # fmt: skip
+    return Rows(*map(np.array, zip(*parts, strict=True)))
+
+
+def cost_of(values: Array, metric: str) -> Array:
+    """As in ``fit_law.py``: a share of the lowest NLL, or points of accuracy."""
+    if metric == "accuracy":
+        return np.minimum(values.max() - values, 20.0)
+    return np.minimum((values - values.min()) / max(values.min(), FLOOR), 2.0)
+
+
+def fitted(form: str, rows: Rows, family: str, scale: float) -> Array:
+    """Log T at the tuned rate, and the power of the rate."""
+    if form == "T of theory":
+        power = POWERS[family]
+        tried = np.arange(-2.0, 4.0, 0.02)
+        lost = [looked_up(rows.cost, a + power * rows.x[:, 1]).mean() for a in tried]
+        return np.array([tried[int(np.argmin(lost))], power])
+    if form == "free power":
+        return least_cost(rows.x, rows.cost, rows.best, scale)
+    tried = np.arange(0.0, 2.0, 0.02)
+    lost = [looked_up(rows.cost, b * rows.x[:, 1]).mean() for b in tried]
+    return np.array([0.0, tried[int(np.argmin(lost))]])
+
+
+def left_out_rows(form: str, rows: Rows, family: str, scale: float) -> Array:
+    """Log T of each row by a fit to the other data sets."""
+    if form == "the law":
+        return rows.law
+    log_t = np.zeros(len(rows.x))
+    for name in sorted(set(rows.dataset)) if form != "T = 1" else ():
+        out = rows.dataset == name
+        log_t[out] = rows.x[out] @ fitted(form, rows.of(~out), family, scale)
+    return log_t
+
+
+def family_of(rows: Rows, family: str, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The law of a family as BUDGET.json has it, and the table of forms."""
+    scale = 10.0 if target == "accuracy" else 1.0
+    table = {}
+    for form in FORMS:
+        log_t = left_out_rows(form, rows, family, scale)
+        lost = looked_up(rows.cost, log_t)
+        table[form] = {
+            "cost": interval(lost, list(rows.dataset)),
+            "typically off by": float(np.exp(np.median(np.abs(log_t - rows.best)))),
+            "by step": {
+                str(s): float(lost[rows.step == s].mean()) for s in STEPS if (rows.step == s).any()
+            },
+        }
+    a, power = fitted("T of theory", rows, family, scale)
+    rng, sets = np.random.default_rng(0), sorted(set(rows.dataset))
+    draws = []
+    for _ in range(DRAWS):
+        drawn = np.concatenate(
+            [np.flatnonzero(rows.dataset == n) for n in rng.choice(sets, len(sets))]
+        )
+        draws.append(fitted("T of theory", rows.of(drawn), family, scale)[0])
+    free = fitted("free power", rows, family, scale)
+    around = left_out_rows("T of theory", rows, family, scale) - rows.best
+    law = {
+        "intercept": round(float(a), 4),
+        "terms": {TERM: power},
+        "covariance": [[round(float(np.var(draws)), 8), 0.0], [0.0, 0.0]],
+        "residual_sd": round(float(np.sqrt(np.mean(around**2))), 4),
+        "degrees_of_freedom": max(1, len(sets) - 1),
+        "n_settings": len(rows.x),
+    }
+    ends = np.quantile(draws, (0.025, 0.975))
+    return law, {
+        "rows": len(rows.x), "data sets": len(sets), "forms": table,
+        "T at the tuned rate": [float(np.exp(v)) for v in (a, *ends)],
+        "free": [float(np.exp(free[0])), float(free[1])],
+    }  # fmt: skip
+
+
+def domain_of(curves: Sequence[Any], optimizers: Sequence[str]) -> dict[str, list[Any]]:
+    from fit_law import domain_of as of_curves
+
+    own = of_curves([c for c in curves if c.setting["optimizer"] in optimizers])
+    names = ("M", "C", "n", "steps", "batch_size", "optimizer", "norm", "schedule", "label_noise")
+    ends = [float(f"{3.0 ** (s - 0.5 if s < 0 else s + 0.5):.4g}") for s in (STEPS[0], STEPS[-1])]
+    return {name: own[name] for name in names} | {"lr/tuned_lr": ends}
+
+
+# ------------------------------------------------------------------ fresh data
+def fresh(found: Sequence[Grid], laws: Mapping[str, Array]) -> dict[str, Any]:
+    """What the law from a tuned rate costs on test rows, beside the law and T = 1."""
+    report: dict[str, Any] = {}
+    for family in laws:
+        own = [g for g in found if g.family == family]
+        if len({g.dataset for g in own}) < 2:
+            continue
+        report[family] = {"settings": len(own), "data sets": len({g.dataset for g in own})}
+        for metric in ("nll_posthoc", "accuracy"):
+            rows = rows_of(own, "test", metric)
+            names = list(rows.dataset)
+            at = {"tuned": rows.x @ laws[family], "law": rows.law, "T = 1": 0 * rows.law}
+            lost = {name: looked_up(rows.cost, log_t) for name, log_t in at.items()}
+            report[family][metric] = {
+                "rows": len(names),
+                "cost": {name: interval(v, names) for name, v in lost.items()},
+                "gain over T = 1": interval(lost["T = 1"] - lost["tuned"], names),
+                "gain over the law": interval(lost["law"] - lost["tuned"], names),
+                "better than T = 1": float((lost["tuned"] < lost["T = 1"] - 1e-9).mean()),
+                "by step": {
+                    str(s): {n: float(v[rows.step == s].mean()) for n, v in lost.items()}
+                    for s in STEPS
+                    if (rows.step == s).any()
+                },
+            }
+        report[family]["recipes"] = recipes(own, laws[family])
+    return report
+
+
+def recipes(own: Sequence[Grid], law: Array) -> list[dict[str, Any]]:
+    """One more run: the tuned rate times 1, 3, 9, 27, at T of the law from a tuned rate."""
+    table = []
+    for step in range(4):
+        gains: dict[str, list[float]] = {"accuracy": [], "nll_posthoc": []}
+        names = []
+        for grid in own:
+            tuned = best_rate(grid, 0.0)
+            if tuned + step >= len(grid.rates):
+                continue
+            names.append(grid.dataset)
+            t = float(law @ [1.0, np.log(grid.rates[tuned + step] / grid.rates[tuned])])
+            for metric, into in gains.items():
+                values = grid.test[metric]
+                here = grid.at(values, t)[tuned + step] - grid.at(values, 0.0)[tuned]
+                into.append(float(here if metric == "accuracy" else -here))
+        if len(set(names)) > 1:
+            row = {m: interval(np.array(v), names) for m, v in gains.items()}
+            table.append({"rate times": 3**step, "settings": len(names), **row})
+    return table
+
+
+# ------------------------------------------------------------------ what is written
+def page(report: Mapping[str, Any]) -> str:
+    lines = [
+        "# The law from a tuned rate",
+        "",
+        "Made by `fit_tuned.py`. Rates within -2 to 4 threefold steps of the one that is best at",
+        "T = 1. Cost: share of NLL that is lost against the best T at the rate (accuracy: points),",
+        "validation rows, every data set by a fit to the others; 95 % over data sets.",
+    ]
+    for target, families in report.items():
+        for family, found in families.items():
+            t = found["T at the tuned rate"]
+            ends = f"[{t[1]:.2f}, {t[2]:.2f}]"
+            head = f"T at the tuned rate {t[0]:.2f} {ends}, power {POWERS[family]}"
+            free = f"with a free power: {found['free'][0]:.2f}, {found['free'][1]:.2f}"
+            lines += ["", f"## {family}, by {target}: {head}", ""]
+            lines += [f"{found['rows']} rows of {found['data sets']} data sets; {free}.", ""]
+            steps = list(found["forms"]["T = 1"]["by step"])
+            lines += [f"| form | cost | typically off by | {' | '.join(steps)} |"]
+            lines += ["|---" * (3 + len(steps)) + "|"]
+            for form, own in found["forms"].items():
+                cells = [form, shown(own["cost"], 4, sign=False), f"{own['typically off by']:.1f}"]
+                cells += [f"{v:.3f}" for v in own["by step"].values()]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def fresh_page(report: Mapping[str, Any]) -> str:
+    lines = ["# The law from a tuned rate, on fresh data", ""]
+    lines += ["Made by `fit_tuned.py --fresh`. Test rows; cost as in `fit-tuned.md`.", ""]
+    lines += ["| family, by | settings (rows) | tuned | law | T = 1 | gain over T = 1 | over law |"]
+    lines += ["|---" * 7 + "|"]
+    for family, found in report.items():
+        for metric, digits in (("nll_posthoc", 3), ("accuracy", 2)):
+            own = found[metric]
+            cells = [f"{family}, {metric}", f"{found['settings']} ({own['rows']})"]
+            cells += [shown(v, digits, sign=False) for v in own["cost"].values()]
+            cells += [shown(own[f"gain over {name}"], digits) for name in ("T = 1", "the law")]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "One more run, against the tuned rate at T = 1 (accuracy in points, NLL in nats):",
+    ]
+    lines += ["", "| family | rate times | settings | accuracy | NLL after |", "|---" * 5 + "|"]
+    for family, found in report.items():
+        for row in found["recipes"]:
+            cells = [family, str(row["rate times"]), str(row["settings"])]
+            cells += [shown(row["accuracy"], 2), shown(row["nll_posthoc"], 3)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(report: Mapping[str, Any], text: str, out: Path, name: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    write_bytes(out / f"{name}.json", (json.dumps(report, indent=1) + "\n").encode())
+    write_bytes(out / f"{name}.md", text.encode())
+    print(text)
+
+
+def main(runs: Path, file: Path, out: Path) -> None:
+    content = json.loads(file.read_text())
+    parts_there = [runs / name for name in ("tuned", "tuned-rmsprop") if (runs / name).exists()]
+    curves = [c for folder in parts_there for c in read(folder)]
+    law: LeftOut = left_out(read(runs / "law"), load_coefficients(file))
+    found = grids(curves, law)
+    report: dict[str, Any] = {}
+    for target in TARGETS:
+        report[target] = {}
+        for family, optimizers in FAMILIES.items():
+            own = [g for g in found if g.family == family]
+            if own:
+                parts, report[target][family] = family_of(
+                    rows_of(own, "val", target), family, target
+                )
+                parts["domain"] = domain_of(curves, optimizers)
+                content["targets"][target][f"{family}, tuned"] = parts
+    save_coefficients(content, file)
+    write(report, page(report), out, "fit-tuned")
+
+
+def main_fresh(runs: Path, file: Path, out: Path) -> None:
+    coefficients = load_coefficients(file)
+    families = coefficients.families(coefficients.target)
+    laws = {
+        family: np.array([families[f"{family}, tuned"].intercept, POWERS[family]])
+        for family in FAMILIES
+        if f"{family}, tuned" in families
+    }
+    found = grids(read(runs / "fresh-tuned"), Budget(coefficients))
+    report = fresh(found, laws)
+    write(report, fresh_page(report), out, "fresh-tuned")
+
+
+if __name__ == "__main__":
+    (main_fresh if "--fresh" in sys.argv else main)(*(Path(a) for a in sys.argv[1:4]))
