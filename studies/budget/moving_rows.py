@@ -55,7 +55,7 @@ def read_settings(folder: Path) -> list[Setting]:
     tasks = read_tasks(folder)
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in read_rows(folder):
-        trial = {"path": "constant"} | row["trial"]
+        trial = {"path": "constant", "augment": "none"} | row["trial"]
         row["trial"] = trial
         if row["outcome"] != "failed":
             key = json.dumps({n: v for n, v in trial.items() if n not in _OUT}, sort_keys=True)

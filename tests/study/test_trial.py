@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from temperance.errors import InvalidInput
 from temperance.study.trial import (
+    AUGMENTS,
     LOSSES,
     NORMS,
     OPTIMIZERS,
@@ -46,6 +47,7 @@ TRIALS = st.builds(
     label_noise=SHARE,
     seed=st.integers(0, 2**63 - 1),
     path=st.sampled_from(PATHS),
+    augment=st.sampled_from(AUGMENTS),
 )
 OTHER = {
     "dataset": "glyphs",
@@ -67,6 +69,7 @@ OTHER = {
     "label_noise": 0.2,
     "seed": 1,
     "path": "ramp",
+    "augment": "noise",
 }
 
 
@@ -74,7 +77,10 @@ OTHER = {
 def test_keys_are_what_they_always_were():
     assert Trial("digits").key == "8872d00f747970bb02f5"
     assert Trial("digits", temperature=4, seed=3).key == "3f5ec1ac0d8e40f64e0e"
-    assert Trial(**{k: v for k, v in OTHER.items() if k != "path"}).key == "81f2e1657d96a75f2c8e"
+    first = {k: v for k, v in OTHER.items() if k not in ("path", "augment")}
+    assert Trial(**first).key == "81f2e1657d96a75f2c8e"
+    moved = Trial("digits", path="ramp", model="mlp")
+    assert moved.key == "ae6422f466e6aa7149ce"
 
 
 def test_keys_are_the_same_in_another_process():
@@ -169,6 +175,7 @@ def test_a_task_is_data_representation_and_size():
         *(("norm", bad) for bad in ("Batch", "group", None, ["batch"], np.array(["none"]))),
         *(("loss", bad) for bad in ("nll", 1)),
         *(("optimizer", bad) for bad in ("adam", None)),
+        *(("augment", bad) for bad in ("flip", "mixup", "", None, True)),
         *(("temperature", bad) for bad in (0, -1, math.nan, math.inf, "4", None, True, [4], 1j)),
         *(("temperature", bad) for bad in (10**400, np.array([4.0]), np.bool_(True))),
         *(("lr", bad) for bad in (0, -0.1, -math.inf)),

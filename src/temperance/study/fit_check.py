@@ -20,7 +20,7 @@ __all__ = ["base_rule", "check_alike", "data_set_weights", "domain_of", "some", 
 
 _FACTS = (
     *("loss", "optimizer", "lr", "momentum", "weight_decay", "schedule", "batch_size", "steps"),
-    *("smoothing", "label_noise"),
+    *("smoothing", "label_noise", "augment"),
 )
 _SETTINGS = ("k", "weighting", "n_samples")  # of a statistic: what its value depends on
 _SHOWN = 5  # names in a message

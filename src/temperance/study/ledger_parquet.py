@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ _PLAIN = {
     "feature_dim": "int64",
     "written": "string",
 }
+
+# What the trial of an older row, without a field that came later, was trained with.
+_DEFAULTS = {f.name: None if f.default is MISSING else f.default for f in fields(Trial)}
 
 
 def write_table(
@@ -104,7 +107,8 @@ def _batch(batch: Sequence[tuple[bytes, Mapping[str, Any]]], schema: Any) -> Any
             values: list[Any] = [line.decode() for line, _ in batch]
         else:
             part, _, name = column.name.rpartition(".")
-            values = [(row.get(part) or {} if part else row).get(name) for _, row in batch]
+            absent = _DEFAULTS.get(name) if part == "trial" else None
+            values = [(row.get(part) or {} if part else row).get(name, absent) for _, row in batch]
         try:
             columns.append(arrow.array(values, type=column.type))
         except (arrow.ArrowException, TypeError, OverflowError) as error:

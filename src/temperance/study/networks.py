@@ -1,9 +1,9 @@
 """Small whole networks: every temperature of a seed trained side by side.
 
-Trials of one seed, norm and optimizer start at the same weights and see the same batches. Where one
-of them leaves a processor idle between its many small operations, they are trained as one program
-over stacked parameters (``study.stacked``); where one of them fills the cache, a stack gains
-nothing, and they are trained one after the other by the same program.
+Trials of one seed, norm, optimizer and augmentation start at the same weights and see the same
+batches. Where one of them leaves a processor idle between its many small operations, they are
+trained as one program over stacked parameters (``study.stacked``); where one of them fills the
+cache, a stack gains nothing, and they are trained one after the other by the same program.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from temperance.errors import InvalidInput, TemperanceWarning
 from temperance.head import MIN_TEMPERATURE
+from temperance.study.augmentation import check_augment
 from temperance.study.networks_checks import check_batch_norm, check_rows, check_trials
 from temperance.study.networks_net import Prototype, bytes_of, new_prototype, predict
 from temperance.study.networks_train import Run, train
@@ -55,8 +56,9 @@ def train_networks(
     the gradient of a parameter is 0 but for rounding, as that of a bias in front of a BatchNorm,
     AdamW moves it by whole learning rates: what depends on it differs between any two programs.
 
-    Trials of one seed, norm and optimizer are trained as one program, as many together as stay in a
-    processor's cache: tens of nets of features or of tiny pictures, one net of 28 x 28 pictures.
+    Trials of one seed, norm, optimizer and augmentation are trained as one program, as many
+    together as stay in a processor's cache: tens of nets of features or of tiny pictures, one net
+    of 28 x 28 pictures.
     Models of other libraries, and nets with layers that cannot be stacked, are trained one by one
     in the ordinary way, with a warning.
 
@@ -66,7 +68,8 @@ def train_networks(
     Args:
         data: rows, ``[n, M]`` or ``[n, channels, height, width]``, float32.
         trials: of one net, task, batch size and number of steps. Temperature, seed, learning rate,
-            weight decay, momentum, norm, loss, optimizer, schedule, smoothing and path may differ.
+            weight decay, momentum, norm, loss, optimizer, schedule, smoothing, path and
+            augmentation may differ.
         memory_limit: bytes that weights and working memory may take at one time.
         progress: called with the optimizer steps done and those to do, over all trials.
 
@@ -100,6 +103,7 @@ def train_networks(
         return iter(())
     check_trials(trials)
     check_rows(data)
+    check_augment(data, trials)
     prototype = new_prototype(data, trials[0])
     for norm in dict.fromkeys(trial.norm for trial in trials):
         first = next(trial for trial in trials if trial.norm == norm)
@@ -161,7 +165,7 @@ def _together(
     """Places of the trials that are trained with one: they depend on the trials alone.
 
     Of as many trials as can wait, with their weights in half of the memory, those that share
-    batches, norm and optimizer, in stacks of equal, cached size.
+    augmented batches, norm and optimizer, in stacks of equal, cached size.
     """
     trial = trials[place]
     window = max(1, memory_limit // 2 // (4 * prototype.parameters))
@@ -181,7 +185,8 @@ def _together(
 
 def _likeness(trial: Trial) -> tuple[object, ...]:
     """What trials of a stack share; hypergradients cost the others a second forward pass."""
-    return trial.seed, trial.norm, trial.optimizer, trial.path == "hypergradient"
+    batches = trial.seed, trial.augment
+    return *batches, trial.norm, trial.optimizer, trial.path == "hypergradient"
 
 
 # ------------------------------------------------------------------ what it gave

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from temperance.study.augmentation import Augmentation, new_augmentation
 from temperance.study.batches import batch_rows, history_steps
 from temperance.study.networks_net import Prototype
 from temperance.study.networks_paths import validation_batches
@@ -33,6 +34,7 @@ class Run:
     Attributes:
         trials: the trials.
         prototype: their net.
+        augmentation: changes the training rows of a step.
         states: weights and statistics of every trial, by name in the net.
         history: entries by name, each a list of ``[R]`` values.
         ended: message by index, of the trials that diverged.
@@ -42,6 +44,7 @@ class Run:
 
     trials: Sequence[Trial]
     prototype: Prototype
+    augmentation: Augmentation
     states: Sequence[Mapping[str, Tensor]] = ()
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
@@ -70,7 +73,7 @@ def train(
     prototype: Prototype,
     on_steps: Callable[[int], None] = lambda _: None,
 ) -> Run:
-    """Train trials of one seed, norm and optimizer.
+    """Train trials of one seed, norm, optimizer and augmentation.
 
     Args:
         trials: the trials, those of one pace next to each other; a single one if the net has no
@@ -89,7 +92,7 @@ def train(
         trainer = Stack(prototype, trials, rows.shape[1], judges=_judges(prototype, data, first))
     else:
         trainer = Alone(prototype, first, judges=_judges(prototype, data, first))
-    run = Run(trials, prototype)
+    run = Run(trials, prototype, new_augmentation(data, first))
     for start, stop in pairwise((0, *history_steps(first.steps))):
         loss, told = torch.zeros(count, dtype=torch.float64), start
         for step in range(start, stop):
@@ -128,7 +131,8 @@ def _step(
     run: Run, trainer: Trainer, data: StudyData, *, rows: NDArray[np.int64], step: int
 ) -> Tensor:
     """Take a step, and leave out whose loss is no finite number."""
-    x = run.prototype.inputs(np.take(data.x["train"], rows, axis=0))
+    changed = run.augmentation(np.take(data.x["train"], rows, axis=0), step)
+    x = run.prototype.inputs(changed)
     nll = trainer.step(x, torch.from_numpy(data.y["train"][rows]), step)
     if not bool(nll.isfinite().all()):
         for index in torch.nonzero(~nll.isfinite()).flatten().tolist():

@@ -52,9 +52,9 @@ class Outcome:
         logits: logits *divided by T*, so that softmax of them is what the model says, float32
             ``[n, C]`` for ``val`` and ``test``; None unless done.
         history: curves by name, each a tuple over ``history["step"]``: ``train_loss`` (nats, of
-            the plain cross entropy, mean over the steps since the last entry), ``val_nll`` (nats),
-            ``val_accuracy`` (share); ``temperature`` where T moves, whose last entry is the T of
-            inference.
+            the plain cross entropy of rows as they are trained on, mean over the steps since the
+            last entry), ``val_nll`` (nats), ``val_accuracy`` (share); ``temperature`` where T
+            moves, whose last entry is the T of inference.
         seconds: CPU seconds of this trial; its share where trials ran side by side.
         feature_dim: the true M, in_features of the output layer.
     """

@@ -58,8 +58,8 @@ def train_probes(
     Args:
         data: rows, ``[n, M]`` float32.
         trials: of model ``probe``, of one task, batch size and number of steps. Temperature, seed,
-            learning rate, weight decay, momentum, norm, loss, optimizer, schedule and smoothing may
-            differ.
+            learning rate, weight decay, momentum, norm, loss, optimizer, schedule, smoothing and
+            augmentation (``noise``) may differ.
         memory_limit: bytes that weights and working memory may take at one time.
         progress: called with the optimizer steps done and those to do, over all trials.
 
@@ -134,10 +134,11 @@ def _windows(
 
 
 def _stacks(data: StudyData, trials: Sequence[Trial], memory_limit: int) -> Iterator[Sequence[int]]:
-    """Group trials that share batches, norm and optimizer, in stacks of equal, cached size."""
-    alike: dict[tuple[int, str, str], list[int]] = {}
+    """Group trials of the same batches, norm and optimizer, in stacks of equal, cached size."""
+    alike: dict[tuple[object, ...], list[int]] = {}
     for place, trial in enumerate(trials):
-        alike.setdefault((trial.seed, trial.norm, trial.optimizer), []).append(place)
+        kind = trial.seed, trial.augment, trial.norm, trial.optimizer
+        alike.setdefault(kind, []).append(place)
     for places in alike.values():
         size = _bytes_of(data, trials[places[0]])
         most = max(1, min(_CACHED, memory_limit // 2) // size)

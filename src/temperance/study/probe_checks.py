@@ -9,6 +9,7 @@ import numpy as np
 from temperance.arrays import first_nonfinite_row
 from temperance.errors import InvalidInput
 from temperance.head import check_batches
+from temperance.study.augmentation import check_augment
 from temperance.study.outcome import SPLITS, StudyData
 from temperance.study.trial import Trial
 
@@ -88,7 +89,7 @@ def check_trials(data: StudyData, trials: Sequence[Trial]) -> None:
     Raises:
         InvalidInput: for another model than ``probe``, for a T that moves, for trials of several
             tasks, batch sizes or numbers of steps, for another ``feature_dim`` than the rows have,
-            and for batches that are too small for a BatchNorm.
+            for shifts, and for batches that are too small for a BatchNorm.
     """
     n, m = data.x["train"].shape
     for place, trial in enumerate(trials):
@@ -107,6 +108,7 @@ def check_trials(data: StudyData, trials: Sequence[Trial]) -> None:
                 fix="Move T in a net, for instance model mlp.",
             )
         _check_alike(trials[0], trial, place)
+    check_augment(data, trials)
     for trial in trials[:1]:
         if trial.feature_dim not in (None, m):
             raise InvalidInput(

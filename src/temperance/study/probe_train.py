@@ -1,4 +1,4 @@
-"""Training a stack of probes: the trials of one seed, norm and optimizer, side by side."""
+"""Training a stack of probes: trials of one seed, norm, optimizer and augmentation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from temperance.study.augmentation import Augmentation, new_augmentation
 from temperance.study.batches import batch_rows, history_steps
 from temperance.study.outcome import StudyData
 from temperance.study.probe_head import Heads, blocks, new_heads, normalized, scores
@@ -28,7 +29,7 @@ _TOLD_EVERY = 100  # steps between two calls of progress
 
 @dataclass(eq=False)
 class Stack:
-    """Trials of one seed, norm and optimizer, trained side by side.
+    """Trials of one seed, norm, optimizer and augmentation, trained side by side.
 
     Attributes:
         trials: the trials.
@@ -61,7 +62,7 @@ def train_stack(
     multiply: Product,
     on_steps: Callable[[int], None] = lambda _: None,
 ) -> Stack:
-    """Train the trials of one seed, norm and optimizer side by side.
+    """Train the trials of one seed, norm, optimizer and augmentation side by side.
 
     Args:
         data: the rows.
@@ -94,7 +95,7 @@ def _train(stack: Stack, data: StudyData, on_steps: Callable[[int], None]) -> No
     rows = batch_rows(len(data.y["train"]), trials[0].batch_size, steps, trials[0].seed)
     losses = losses_of(trials, batch_size=rows.shape[1])
     updates = Updates(heads, trials)
-    batches = _Batches(data.x["train"], data.y["train"], rows)
+    batches = _Batches(data, rows, augmentation=new_augmentation(data, trials[0]))
     nll = torch.empty(steps, len(trials))
     for start, stop in pairwise((0, *history_steps(steps))):
         for step in range(start, stop):
@@ -127,16 +128,19 @@ def _slope(
 class _Batches:
     """The rows of each step in one buffer that is filled anew."""
 
-    def __init__(self, x: NDArray, y: NDArray, rows: NDArray[np.int64]) -> None:
-        self.x, self.y, self.rows = x, y, rows
-        self.buffer = np.empty((rows.shape[1], x.shape[1]), dtype=np.float32)
-        self.tensor = torch.from_numpy(self.buffer)
+    def __init__(
+        self, data: StudyData, rows: NDArray[np.int64], *, augmentation: Augmentation
+    ) -> None:
+        self.x, self.y, self.rows = data.x["train"], data.y["train"], rows
+        self.augmentation = augmentation
+        self.buffer = np.empty((rows.shape[1], self.x.shape[1]), dtype=np.float32)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Give rows and class ids; they last until the next call."""
         place = self.rows[step]
         np.take(self.x, place, axis=0, out=self.buffer, mode="clip")  # "raise" would copy twice
-        return self.tensor, torch.from_numpy(self.y[place])
+        x = self.augmentation(self.buffer, step)
+        return torch.from_numpy(x), torch.from_numpy(self.y[place])
 
 
 # ------------------------------------------------------------------ how the trials stand

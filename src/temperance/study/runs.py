@@ -47,7 +47,8 @@ class Curve:
         dataset: the data set: the unit of bootstrap and of leave-one-data-set-out. One name where
             the runs have several for it (``setting`` keeps each curve's own).
         setting: the fields of ``Trial`` without temperature and seed.
-        task: M, C, n and statistics; ``training`` holds norm, loss, optimizer, lr, steps, ...
+        task: M, C, n and statistics; ``training`` holds norm, loss, optimizer, lr, steps, ... and
+            ``augment`` where there is any.
         temperatures: ascending, float64 ``[k]``.
         seeds: ascending, ``s`` of them.
         metrics: values by name, float64 ``[k, s]``; NaN where the run is not ``done``.
@@ -75,6 +76,7 @@ class Curve:
         words += [f"smoothing {s['smoothing']:g}"] if s["smoothing"] else []
         words += [f"label noise {s['label_noise']:g}"] if s["label_noise"] else []
         words += [f"path {s['path']}"] if s.get("path", "constant") != "constant" else []
+        words += [f"augment {s['augment']}"] if s.get("augment", "none") != "none" else []
         return " ".join(words)
 
 
@@ -285,6 +287,7 @@ def _task(
             fix="The data or the model changed between sweeps; fit them apart.",
         )
     facts = {name: setting[name] for name in (*_FACTS, *_MORE_FACTS)}
+    facts |= {} if setting["augment"] == "none" else {"augment": setting["augment"]}
     return replace(known[0], training={**known[0].training, **facts})
 
 

@@ -136,8 +136,8 @@ def _check_group(group: Sequence[Unit], runner: Runner, data: StudyData) -> None
     seen = set()
     for unit in group:
         first = unit.trials[0]
-        norms = frozenset((trial.norm, trial.path) for trial in unit.trials)
-        kind = first.model, first.feature_dim, first.batch_size, norms
+        kinds = frozenset((trial.norm, trial.path, trial.augment) for trial in unit.trials)
+        kind = first.model, first.feature_dim, first.batch_size, kinds
         if kind in seen:
             continue
         seen.add(kind)

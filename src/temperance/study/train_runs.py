@@ -59,11 +59,9 @@ def _row(file: Path, report: Any) -> dict[str, Any]:
 def _trial(arm: Mapping[str, Any], report: Any) -> Trial:
     from temperance.training.loop import plan_steps
 
-    augment = arm.get("augment", "none")
     rows = report.data["rows"]["train"]
     return Trial(
         dataset=str(report.data["name"]),
-        features="input" if augment == "none" else f"input, augmented: {augment}",
         model=report.model,
         feature_dim=report.task.feature_dim,
         norm=arm["norm"],
@@ -77,6 +75,7 @@ def _trial(arm: Mapping[str, Any], report: Any) -> Trial:
         train_rows=rows,
         smoothing=arm["smoothing"],
         seed=arm["seed"],
+        augment=arm.get("augment", "none"),
     )
 
 

@@ -13,19 +13,30 @@ from typing import Any
 
 from temperance.errors import InvalidInput
 
-__all__ = ["LOSSES", "NORMS", "OPTIMIZERS", "PATHS", "SCHEDULES", "Trial", "trial_from_dict"]
+__all__ = [
+    "AUGMENTS",
+    "LOSSES",
+    "NORMS",
+    "OPTIMIZERS",
+    "PATHS",
+    "SCHEDULES",
+    "Trial",
+    "trial_from_dict",
+]
 
 NORMS = ("none", "layer", "batch")
 LOSSES = ("plain", "normalized")
 OPTIMIZERS = ("sgd", "adamw", "rmsprop")
 SCHEDULES = ("cosine", "constant")
 PATHS = ("constant", "ramp", "spent", "learned", "hypergradient")
+AUGMENTS = ("none", "shift", "shift-flip", "noise")
 _CHOICES = {
     "norm": NORMS,
     "loss": LOSSES,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "path": PATHS,
+    "augment": AUGMENTS,
 }
 _POSITIVE = ("temperature", "lr")
 _COUNTS = {"batch_size": 1, "steps": 1, "seed": 0, "train_rows": 2, "feature_dim": 1}
@@ -58,10 +69,13 @@ class Trial:
         train_rows: training rows that are used, drawn by class shares; None for all.
         smoothing: label smoothing of the loss, 0 to below 1.
         label_noise: share of training labels that are replaced by another class, 0 to below 1.
-        seed: seed of initial weights and batch order.
+        seed: seed of initial weights, batch order and augmentation.
         path: how T moves in training (``temperance.study.networks_paths``): ``constant``; a
             ``ramp`` or by the budget ``spent``, which both end at ``temperature``; ``learned`` or
             by the ``hypergradient``, which both start there. The T at the end is that of inference.
+        augment: how training rows are changed at random in each step
+            (``temperance.study.augmentation``): ``none``; ``shift`` or ``shift-flip`` for pictures,
+            ``noise`` for features.
     """
 
     dataset: str
@@ -83,6 +97,7 @@ class Trial:
     label_noise: float = 0.0
     seed: int = 0
     path: str = "constant"
+    augment: str = "none"
 
     def __post_init__(self) -> None:
         for name in ("dataset", "features", "model"):

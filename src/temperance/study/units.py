@@ -131,7 +131,7 @@ def _task_of(trial: Trial) -> str:
 def _likeness(trial: Trial) -> tuple[Any, ...]:
     """Put together what an engine can train as one program."""
     alike = trial.norm, trial.optimizer, trial.loss, trial.schedule, trial.smoothing
-    return (trial.path == "hypergradient", *alike)
+    return (trial.augment, trial.path == "hypergradient", *alike)
 
 
 def _parts(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
