@@ -3,9 +3,10 @@
 Where a rate was tuned at T = 1, it tells what the task asks for, and theory says the rest: T grows
 like the square root of the rate under SGD and like the rate under Adam and RMSprop (docs/theory).
 So one number is left for each family, T at the tuned rate. It is fitted to RUNS/tuned by what its
-temperatures cost (as in ``fit_law.py``), beside forms with a free power and without that number,
-judged by leaving out each data set. What is fitted goes into BUDGET.json as families "sgd, tuned"
-and so on, for each target. With ``--fresh`` nothing is fitted: RUNS/fresh-tuned, test rows, once.
+temperatures cost (as in ``fit_law.py``), beside a form with a free power, judged by leaving out
+each data set; the free power is taken where theory's costs more by a standard error. What is
+taken goes into BUDGET.json as families "sgd, tuned" and so on, for each target. With ``--fresh``
+nothing is fitted: RUNS/fresh-tuned, test rows, once.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ POWERS = {"sgd": 0.5, "adam": 1.0, "rmsprop": 1.0}
 STEPS = range(-2, 5)  # threefold steps of the rate around the tuned one
 TERM = "log(lr/tuned_lr)"
 FORMS = ("T of theory", "free power", "free power, T = 1 at the tuned rate", "the law", "T = 1")
+TAKEN = FORMS[:2]  # the shorter first
 DRAWS = 200
 
 
@@ -103,6 +105,15 @@ def left_out_rows(form: str, rows: Rows, family: str, scale: float) -> Array:
     return log_t
 
 
+def taken(rows: Rows, family: str, scale: float) -> str:
+    """The form of theory, unless the free power costs less by a standard error over data sets."""
+    sets = sorted(set(rows.dataset))
+    lost = [looked_up(rows.cost, left_out_rows(f, rows, family, scale)) for f in TAKEN]
+    by_set = np.array([lost[1][rows.dataset == name].mean() for name in sets])
+    error = by_set.std(ddof=1) / np.sqrt(len(sets))
+    return TAKEN[1] if lost[0].mean() > lost[1].mean() + error else TAKEN[0]
+
+
 def family_of(rows: Rows, family: str, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The law of a family as BUDGET.json has it, and the table of forms."""
     scale = 10.0 if target == "accuracy" else 1.0
@@ -117,26 +128,28 @@ def family_of(rows: Rows, family: str, target: str) -> tuple[dict[str, Any], dic
                 str(s): float(lost[rows.step == s].mean()) for s in STEPS if (rows.step == s).any()
             },
         }
-    a, power = fitted("T of theory", rows, family, scale)
+    form = taken(rows, family, scale)
+    a, power = fitted(form, rows, family, scale)
     rng, sets = np.random.default_rng(0), sorted(set(rows.dataset))
     draws = []
     for _ in range(DRAWS):
         drawn = np.concatenate(
             [np.flatnonzero(rows.dataset == n) for n in rng.choice(sets, len(sets))]
         )
-        draws.append(fitted("T of theory", rows.of(drawn), family, scale)[0])
+        draws.append(fitted(form, rows.of(drawn), family, scale))
     free = fitted("free power", rows, family, scale)
-    around = left_out_rows("T of theory", rows, family, scale) - rows.best
+    around = left_out_rows(form, rows, family, scale) - rows.best
     law = {
         "intercept": round(float(a), 4),
-        "terms": {TERM: power},
-        "covariance": [[round(float(np.var(draws)), 8), 0.0], [0.0, 0.0]],
+        "terms": {TERM: round(float(power), 4)},
+        "covariance": np.round(np.cov(np.array(draws).T), 8).tolist(),
         "residual_sd": round(float(np.sqrt(np.mean(around**2))), 4),
         "degrees_of_freedom": max(1, len(sets) - 1),
         "n_settings": len(rows.x),
     }
-    ends = np.quantile(draws, (0.025, 0.975))
+    ends = np.quantile(np.array(draws)[:, 0], (0.025, 0.975))
     return law, {
+        "taken": form, "power": float(power),
         "rows": len(rows.x), "data sets": len(sets), "forms": table,
         "T at the tuned rate": [float(np.exp(v)) for v in (a, *ends)],
         "free": [float(np.exp(free[0])), float(free[1])],
@@ -147,7 +160,8 @@ def domain_of(curves: Sequence[Any], optimizers: Sequence[str]) -> dict[str, lis
     from fit_law import domain_of as of_curves
 
     own = of_curves([c for c in curves if c.setting["optimizer"] in optimizers])
-    names = ("M", "C", "n", "steps", "batch_size", "optimizer", "norm", "schedule", "label_noise")
+    names = ("M", "C", "n", "steps", "lr", "batch_size", "label_noise")
+    names += ("optimizer", "norm", "schedule")
     ends = [float(f"{3.0 ** (s - 0.5 if s < 0 else s + 0.5):.4g}") for s in (STEPS[0], STEPS[-1])]
     return {name: own[name] for name in names} | {"lr/tuned_lr": ends}
 
@@ -217,7 +231,8 @@ def page(report: Mapping[str, Any]) -> str:
         for family, found in families.items():
             t = found["T at the tuned rate"]
             ends = f"[{t[1]:.2f}, {t[2]:.2f}]"
-            head = f"T at the tuned rate {t[0]:.2f} {ends}, power {POWERS[family]}"
+            head = f"T at the tuned rate {t[0]:.2f} {ends}, power {found['power']:.2f}"
+            head += f" ({found['taken']})"
             free = f"with a free power: {found['free'][0]:.2f}, {found['free'][1]:.2f}"
             lines += ["", f"## {family}, by {target}: {head}", ""]
             lines += [f"{found['rows']} rows of {found['data sets']} data sets; {free}.", ""]
@@ -288,9 +303,9 @@ def main_fresh(runs: Path, file: Path, out: Path) -> None:
     coefficients = load_coefficients(file)
     families = coefficients.families(coefficients.target)
     laws = {
-        family: np.array([families[f"{family}, tuned"].intercept, POWERS[family]])
+        family: np.array([law.intercept, dict(law.terms)[TERM]])
         for family in FAMILIES
-        if f"{family}, tuned" in families
+        if (law := families.get(f"{family}, tuned"))
     }
     found = grids(read(runs / "fresh-tuned"), Budget(coefficients))
     report = fresh(found, laws)

@@ -36,7 +36,7 @@ from temperance.integrations.huggingface import TemperatureTrainerCallback, save
 
 ROWS = {"train": 12, "val": 2, "test": 6}  # of each class, the first ones of the file
 EPOCHS, BATCH, LR, SEED = 3, 32, 3e-4, 0
-ARMS = {"plain": None, "norm": 1.0, "callback": None}  # T of the callback; None: it suggests
+ARMS = {"plain": None, "norm": 1.0, "callback": "hasegawa-sakai-csg-cn"}  # T of the callback
 PLAIN = """
 import sys, numpy as np, torch
 from datasets import load_from_disk

@@ -171,6 +171,42 @@ def test_half_a_training_is_refused(run):
         assert option in result.err
 
 
+# ------------------------------------------------------------------ norms
+@pytest.mark.parametrize("norm", ["batch", "layer", "none"])
+def test_the_norm_of_the_command_line_is_that_of_python(run, norm):
+    given = [*TRAINING, "--epochs", 12, "--norm", norm]
+    result = run("suggest", *given, "--json").json
+    facts = result["inputs"]["training"]
+    assert facts["norm"] == result["norm"] == norm
+    assert from_dict(result) == suggest(Task(128, 10, n_samples=3000, training=facts))
+    text = run("suggest", *given).out
+    assert f"norm: {norm})" in text
+    assert ("no norm in front of" in text) == (norm == "none")
+    assert "says nothing of norm" not in text.split("Terms of")[0]
+
+
+def test_a_rule_for_another_norm_says_so(run):
+    plain = run("suggest", "-M", 512, "-C", 10, "--json").json
+    result = run("suggest", "-M", 512, "-C", 10, "--norm", "layer")
+    assert result.out.startswith("T = 11.67   (rule hasegawa-sakai, norm: batch)")
+    assert "Note: T is for norm batch; the rule says nothing of norm layer." in result.out
+    assert "inside the rule's domain" not in result.out
+    asked = run("suggest", "-M", 512, "-C", 10, "--norm", "layer", "--json").json
+    assert (plain["in_domain"], asked["in_domain"]) == (True, False)
+    assert asked["temperature"] == plain["temperature"]
+    assert asked["inputs"]["training"] == {"norm": "layer"}
+    assert from_dict(asked) == suggest(Task(512, 10, training={"norm": "layer"}))
+    batch = run("suggest", "-M", 512, "-C", 10, "--norm", "batch", "--json").json
+    assert batch["in_domain"]
+
+
+@pytest.mark.parametrize("norm", ["bn", "cosine", "", "Batch"])
+def test_norms_that_there_are_not(run, norm):
+    result = run("suggest", "-M", 512, "-C", 10, "--norm", norm)
+    assert (result.code, result.out) == (2, "")
+    assert "batch, layer, none" in result.err
+
+
 def test_version_and_help(run):
     assert run("--version").out.startswith("temperance 0.")
     for verb in ("suggest", "rules", "train", "predict"):

@@ -279,6 +279,7 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
 
 
 # ------------------------------------------------------------------ other models and data
+@pytest.mark.filterwarnings("ignore:the T of rule:temperance.errors.TemperanceWarning")
 def test_token_labels_of_minus_100_are_left_out(tmp_path):
     model = model_of("BertForTokenClassification")
     callback = TemperatureTrainerCallback("sqrt-dim", options=PlaceOptions(norm="layer"))

@@ -465,6 +465,7 @@ def test_measuring_moves_no_random_state(rng_guard):
     trainer_of(TemperatureCallback("sqrt-dim")).fit(model, loader(Noisy(), shuffle=True))
 
 
+@pytest.mark.filterwarnings("ignore:the T of rule:temperance.errors.TemperanceWarning")
 def test_the_batches_come_in_the_order_that_they_have_without_the_callback():
     def split(self):
         rows = torch.utils.data.random_split(Rows(96), [64, 32])[0]

@@ -267,9 +267,10 @@ def test_facts_of_another_kind_do_not_disturb(with_law):
 def test_every_term_of_the_table():
     training = Training(
         "sgd", lr=0.2, steps=100, batch_size=50, n=1000, mean_lr_ratio=0.5, momentum=0.5,
-        weight_decay=0.01, label_noise=0.25, norm="layer",
+        weight_decay=0.01, label_noise=0.25, norm="layer", tuned_lr=0.05,
     )  # fmt: skip
     expected = {
+        "log(lr/tuned_lr)": math.log(4),
         "log(M)": math.log(64), "log(C)": math.log(5), "log(n)": math.log(1000),
         "log(steps)": math.log(100), "log(lr)": math.log(0.2), "log(mean_lr)": math.log(0.1),
         "log(mean_lr_ratio)": math.log(0.5), "log(batch_size)": math.log(50),
@@ -423,7 +424,8 @@ def test_the_coefficients_of_the_library():
     assert RULES["budget"] == Budget(found)
     held_out = {
         "fashion-mnist", "glyphs-kana", "wordnet-fields", "word-lists", "satellite", "vowel",
-        "german-credit",
+        "german-credit", "emoji", "glyphs-cyrillic", "glyphs-symbols", "tate-media",
+        "computing-terms", "soybean", "dna", "vehicle", "cells", "credit", "stackoverflow",
     }  # fmt: skip
     assert not held_out & set(found.fit["datasets"])
     for _, families in found.targets:
@@ -485,3 +487,76 @@ _LAW = {
         }
     },
 }  # fmt: skip
+
+
+# ------------------------------------------------------------------ a rate that was tuned at T = 1
+TUNED = {
+    "intercept": math.log(2), "terms": {"log(lr/tuned_lr)": 0.5},
+    "covariance": [[0.04, 0.0], [0.0, 0.0]], "residual_sd": 0.5, "degrees_of_freedom": 12,
+    "n_settings": 100, "domain": {"M": [16, 512], "C": [2, 100], "n": [300, 6000],
+    "lr/tuned_lr": [0.1, 100], "optimizer": ["sgd"]},
+}  # fmt: skip
+
+
+def with_tuned(**families):
+    content = json.loads(_packaged().read_text())
+    content["targets"] = {"nll_posthoc": {**content["targets"]["nll_posthoc"], **families}}
+    return Budget(coefficients_of(content))
+
+
+def _packaged():
+    from importlib import resources
+
+    return resources.files("temperance.rules") / PACKAGED
+
+
+@pytest.mark.parametrize("ratio", [1, 3, 27])
+def test_a_tuned_rate_has_a_law_of_its_own(ratio):
+    rule = with_tuned(**{"sgd, tuned": TUNED})
+    known = task(lr=0.01 * ratio, tuned_lr=0.01)
+    assert rule(known) == pytest.approx(2 * math.sqrt(ratio))
+    found = suggest(known, rule)
+    assert found.in_domain, found.reasons
+    assert found.terms == pytest.approx({"intercept": 2, "log(lr/tuned_lr)": math.sqrt(ratio)})
+    assert rule(task(lr=0.01 * ratio)) != pytest.approx(2 * math.sqrt(ratio))
+    low, high = rule.prediction(known)
+    assert low < rule(known) < high
+
+
+def test_a_ratio_outside_of_the_fit_is_said():
+    rule = with_tuned(**{"sgd, tuned": TUNED})
+    found = suggest(task(lr=3.0, tuned_lr=0.001), rule)
+    assert not found.in_domain
+    assert any("lr/tuned_lr = 3000" in reason for reason in found.reasons)
+
+
+def test_a_user_learns_that_a_tuned_rate_matters_and_where_it_does_not():
+    rule = with_tuned(**{"sgd, tuned": TUNED})
+    assert "say so (tuned_lr)" in rule.expectation(task())
+    assert "tuned_lr" not in rule.expectation(task(tuned_lr=0.01))
+    without = json.loads(_packaged().read_text())
+    laws = without["targets"]["nll_posthoc"]
+    without["targets"] = {"nll_posthoc": {n: v for n, v in laws.items() if "tuned" not in n}}
+    plain = Budget(coefficients_of(without))
+    assert plain(task(tuned_lr=0.01)) == plain(task())
+    assert "not used" in plain.expectation(task(tuned_lr=0.01))
+
+
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "0.1", True])
+def test_a_tuned_rate_is_a_positive_number(value):
+    with pytest.raises(InvalidInput) as caught:
+        suggest(task(tuned_lr=value), "budget")
+    assert "tuned_lr" in str(caught.value)
+
+
+def test_the_laws_of_a_tuned_rate_that_are_shipped():
+    rule = Budget(load_coefficients())
+    families = rule.coefficients.families("nll_posthoc")
+    for family, optimizer, rate in (("sgd", "sgd", 0.05), ("adam", "adamw", 1e-3)):
+        law = families[f"{family}, tuned"]
+        known = {"optimizer": optimizer, "lr": rate, "tuned_lr": rate}
+        assert rule(task(**known)) == pytest.approx(math.exp(law.intercept))
+        assert 0.3 < dict(law.terms)["log(lr/tuned_lr)"] < 1.5
+    facts = Training("sgd", lr=0.1, steps=9, batch_size=4, n=40, tuned_lr=0.2).facts()
+    assert facts["tuned_lr"] == 0.2
+    assert loads(dumps(task(tuned_lr=0.2))).training["tuned_lr"] == 0.2

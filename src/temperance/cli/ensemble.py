@@ -24,7 +24,7 @@ def ensemble(
     out: Annotated[Path, typer.Option(help="Output folder.")],
     model: Annotated[
         str,
-        typer.Option(help="convnet, resnet, resnet14, mlp, mlp1; a timm or torchvision name."),
+        typer.Option(help="convnet, resnet, resnet14, vit, mlp, mlp1; a timm or torchvision name."),
     ] = "auto",
     feature_dim: Annotated[
         int | None, typer.Option("--features", "-M", help="M of the library's own nets.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from temperance.cli.output import number, print_json, print_table
-from temperance.cli.training_options import print_training, training_of
+from temperance.cli.training_options import NORMS, print_training, training_of
 
 if TYPE_CHECKING:
     from temperance.records import Suggestion
@@ -50,6 +50,16 @@ def suggest(
     label_noise: Annotated[
         float | None, typer.Option(help="Share of labels that are wrong.  [default: 0]")
     ] = None,
+    tuned_lr: Annotated[
+        float | None,
+        typer.Option(help="The peak learning rate that is best at T = 1, if one was tuned."),
+    ] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option(
+            help="Norm in front of the output layer: batch, layer or none.  [default: the rule's]"
+        ),
+    ] = None,
     rule: Annotated[
         str | None,
         typer.Option(help="Name of a rule (see: temperance rules), or a file of temperance fit."),
@@ -59,8 +69,11 @@ def suggest(
     """Suggest a training temperature, with its terms and what the other rules say.
 
     With --optimizer, --lr, --batch-size, --n and --steps or --epochs the rule budget, which sees
-    the training, can answer, too.
+    the training, can answer, too. It has a T for each --norm; the published rules are for one norm
+    each, and say so where another is asked for.
     """
+    if norm is not None and norm not in NORMS:
+        raise typer.BadParameter(f"one of {', '.join(NORMS)}", param_hint="--norm")
     from temperance.records import Task, to_dict
     from temperance.rules import find_rule
     from temperance.rules import suggest as run
@@ -76,8 +89,10 @@ def suggest(
             "momentum": momentum,
             "weight_decay": weight_decay,
             "label_noise": label_noise,
+            "tuned_lr": tuned_lr,
         },
         samples,
+        norm=norm,
     )
     task = Task(
         features,
@@ -141,7 +156,8 @@ def _print(suggestion: Suggestion) -> None:
             for level, (low, high) in suggestion.prediction.items()
         ]
         print(f"Best T of one training like those of the fit: {', '.join(ranges)}.")
-    print("Train with softmax(logits / T), the norm in front of the output layer.")
+    place = "no norm" if suggestion.norm == "none" else "the norm"
+    print(f"Train with softmax(logits / T), {place} in front of the output layer.")
     if suggestion.expectation:
         print(f"What to expect: {suggestion.expectation}.")
     if suggestion.in_domain:

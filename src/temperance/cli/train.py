@@ -28,7 +28,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Output folder.")],
     model: Annotated[
         str,
-        typer.Option(help="convnet, resnet, resnet14, mlp, probe; a timm or torchvision name."),
+        typer.Option(
+            help="convnet, resnet, resnet14, vit, mlp, probe; a timm or torchvision name."
+        ),
     ] = "auto",
     feature_dim: Annotated[
         int | None, typer.Option("--features", "-M", help="M of the library's own nets.")
@@ -51,6 +53,10 @@ def train(
     optimizer: Annotated[str, typer.Option(help="sgd (momentum 0.9) or adamw.")] = "sgd",
     lr: Annotated[
         float | None, typer.Option(help="Peak learning rate. [default: sgd 0.05, adamw 0.001]")
+    ] = None,
+    tuned_lr: Annotated[
+        float | None,
+        typer.Option(help="The peak learning rate that was best at T = 1 here, if one was tuned."),
     ] = None,
     weight_decay: Annotated[
         float | None, typer.Option(help="[default: sgd 0.0005, adamw 0.01]")
@@ -101,6 +107,7 @@ def train(
         seeds=seeds,
         budget=budget,
         rule=rule,
+        tuned_lr=tuned_lr,
         train_rows=train_rows,
         image_size=image_size,
         on_bad="skip" if on_bad == "skip" else _only_error(on_bad),

@@ -12,17 +12,22 @@ if TYPE_CHECKING:
 
 _NEEDED = ("optimizer", "lr", "batch_size")
 _MOMENTUM = 0.9  # of SGD, as nearly everybody trains
+NORMS = ("batch", "layer", "none")
+"""Norms in front of the output layer that rules are for; cosine heads have rules of their own."""
 
 
-def training_of(options: Mapping[str, Any], samples: int | None) -> dict[str, Any]:
+def training_of(
+    options: Mapping[str, Any], samples: int | None, *, norm: str | None = None
+) -> dict[str, Any]:
     """Make the facts of a training of what was given on the command line.
 
     Args:
         options: values by name, None where an option was not given.
         samples: training rows.
+        norm: in front of the output layer, one of ``NORMS``; None where it was not given.
 
     Returns:
-        The facts; empty if no option was given.
+        The facts; empty if no option was given, the norm alone if that was.
 
     Raises:
         InvalidInput: if some are missing, contradict each other, or are out of range.
@@ -30,7 +35,7 @@ def training_of(options: Mapping[str, Any], samples: int | None) -> dict[str, An
     """
     given = {name: value for name, value in options.items() if value is not None}
     if not given:
-        return {}
+        return {} if norm is None else {"norm": norm}
     from temperance.errors import InvalidInput
     from temperance.rules.training import FAMILIES, Training, ratio_of_schedule, steps_of
 
@@ -59,6 +64,8 @@ def training_of(options: Mapping[str, Any], samples: int | None) -> dict[str, An
         weight_decay=given.get("weight_decay", 0.0),
         label_noise=given.get("label_noise", 0.0),
         schedule=schedule,
+        norm=norm or "",
+        tuned_lr=given.get("tuned_lr"),
     ).facts()
 
 

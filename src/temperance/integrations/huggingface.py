@@ -20,6 +20,7 @@ from torch import nn
 from temperance.errors import InvalidInput, MissingPackage, NotFound
 from temperance.head import TemperedHead, check_optimizer, tempered_heads
 from temperance.integrations.huggingface_saving import SavedModel, save_folded
+from temperance.integrations.known_training import Told, trainer_training
 from temperance.integrations.loaders import check_rows
 from temperance.integrations.placement import (
     Placement,
@@ -66,7 +67,9 @@ class TemperatureTrainerCallback(_Callback):
 
     Args:
         temperature: T; or the name of a rule, or of a file of ``temperance fit``; None for the
-            best-informed published rule.
+            best-informed rule: that of the budget where the Trainer says how it will train
+            (optimizer, rates, steps, batches); a published one, with a TemperanceWarning that says
+            why, where that cannot be known.
         options: rarely changed settings; labels of -100 are left out of the measurement, unless
             it names another one.
 
@@ -129,7 +132,17 @@ class TemperatureTrainerCallback(_Callback):
         if state.global_step > 0:
             self._resume(state)
         elif self._fresh is not None:
-            self._settle(model, self._fresh, args=args, loader=kwargs["train_dataloader"])
+            training = None
+            if self.temperature is None or isinstance(self.temperature, str):
+                training = trainer_training(
+                    args,
+                    state,
+                    optimizer=optimizer,
+                    scheduler=kwargs.get("lr_scheduler"),
+                    loader=kwargs["train_dataloader"],
+                )
+            loader = kwargs["train_dataloader"]
+            self._settle(model, self._fresh, args=args, loader=loader, training=training)
         self._fresh = None
         self._stop()
         if getattr(args, "torch_compile", False):
@@ -199,7 +212,15 @@ class TemperatureTrainerCallback(_Callback):
             fix = f"Pass options=PlaceOptions(norm={found!r})."
             raise _invalid("checkpoint", f"norm {head.norm_kind!r}", f"norm {found!r}", fix)
 
-    def _settle(self, model: nn.Module, head: TemperedHead, *, args: Any, loader: Any) -> None:
+    def _settle(
+        self,
+        model: nn.Module,
+        head: TemperedHead,
+        *,
+        args: Any,
+        loader: Any,
+        training: Told | None = None,
+    ) -> None:
         if args.world_size == 1 and head.norm_kind.startswith("batch"):
             # With more processes, Accelerate fills up the last batch.
             shape = SimpleNamespace(
@@ -216,6 +237,7 @@ class TemperatureTrainerCallback(_Callback):
                 self.temperature,
                 options=self.options,
                 progress=told,
+                training=training,
             )
 
     def _keep_labels(self, module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:

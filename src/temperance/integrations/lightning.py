@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from temperance.ensemble import diversity_loss, require_distinct
 from temperance.errors import InvalidInput, MissingPackage, NotFound
 from temperance.head import TemperedHead, check_optimizer, remove, tempered_heads
+from temperance.integrations.known_training import lightning_training
 from temperance.integrations.lightning_checks import (
     PACKAGES,
     MovedLoader,
@@ -80,7 +81,9 @@ class TemperatureCallback(_Callback):
 
     Args:
         temperature: T; or the name of a rule, or of a file of ``temperance fit``; None for the
-            best-informed published rule.
+            best-informed rule: that of the budget where the Trainer says how it will train
+            (optimizer, rates, steps, batches); a published one, with a TemperanceWarning that says
+            why, where that cannot be known.
         norm: in front of the output layer, as in ``temperance.insert``; None for the rule's.
         classifier: dotted name of the sub-module that turns the inputs of a batch into logits; None
             for the LightningModule itself or, without a ``forward``, its only child.
@@ -214,8 +217,10 @@ class TemperatureCallback(_Callback):
         self._loading = pl_module.register_load_state_dict_pre_hook(hook)
 
     def _settle(self, trainer: Any, pl_module: Any) -> None:
-        loader = MovedLoader(training_loader(trainer), trainer, trainer.strategy.root_device)
+        own = training_loader(trainer)
+        loader = MovedLoader(own, trainer, trainer.strategy.root_device)
         show = trainer.progress_bar_callback is not None and trainer.is_global_zero
+        asked = self.temperature is None or isinstance(self.temperature, str)
         with progress_bar("measuring the task", show=show) as told:
             self.placement = settle(
                 classifier_of(pl_module, self.classifier),
@@ -223,6 +228,7 @@ class TemperatureCallback(_Callback):
                 self.temperature,
                 options=self.options,
                 progress=told,
+                training=lightning_training(trainer, pl_module, own) if asked else None,
             )
 
     def _stop(self) -> None:

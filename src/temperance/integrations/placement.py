@@ -8,7 +8,7 @@ checks that have to come before the first step.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,12 @@ from temperance.head import insert, remove, set_norm_statistics, tempered_heads
 from temperance.head.statistics import checked_max_batches
 from temperance.head.surgery import shared_names
 from temperance.head.tempered import TemperedHead
+from temperance.integrations.known_training import Told
 from temperance.integrations.loaders import Batches, first_batch, same_order
 from temperance.models import find_head
 from temperance.records import Features, Suggestion, Task
 from temperance.rules import find_rule, suggest
+from temperance.rules.suggestion import rule_name
 from temperance.serial import dumps, loads
 from temperance.task import collect, measure
 
@@ -77,7 +79,9 @@ class Placement:
         feature_dim: M.
         n_classes: outputs of the head.
         suggestion: where T comes from; None where it was given.
-        task: what was measured; None where T was given.
+        task: what was measured, and the facts of the training; None where T was given.
+        training_note: why a trainer's callback could not know these facts; empty where it did, and
+            where nobody asked.
     """
 
     head: str
@@ -87,12 +91,14 @@ class Placement:
     n_classes: int
     suggestion: Suggestion | None = None
     task: Task | None = None
+    training_note: str = ""
 
     def __str__(self) -> str:
         rule = f"rule {self.suggestion.rule}" if self.suggestion else "given"
+        note = f"; the training is not known ({self.training_note})" if self.training_note else ""
         return (
             f"T = {self.temperature:.4g} ({rule}, norm {self.norm}) in layer {self.head!r}, "
-            f"M = {self.feature_dim}, C = {self.n_classes}"
+            f"M = {self.feature_dim}, C = {self.n_classes}{note}"
         )
 
 
@@ -103,6 +109,7 @@ def place(
     *,
     options: PlaceOptions | None = None,
     progress: Progress | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> Placement:
     """Put a tempered head into a model, in place, with a T that the training data asks for.
 
@@ -119,9 +126,12 @@ def place(
         loader: batches of training data, in any form that ``split_batch`` reads; something that
             can be read again from the start, such as a DataLoader or a list.
         temperature: T; or the name of a rule, or of a file of ``temperance fit``; None for the
-            best-informed published rule.
+            best-informed rule: that of the budget where the facts of the training are given.
         options: rarely changed settings.
         progress: called after every batch with batches done and their number (None if unknown).
+        training: facts of the training, as ``training_facts`` gives them or written down: the
+            optimizer that will train is built after the head is in, but its class and numbers are
+            known before.
 
     Returns:
         What was put in. A T from outside of the rule's domain is told by a TemperanceWarning.
@@ -143,7 +153,9 @@ def place(
     example = first_batch(model, Batches(loader, chosen.max_batches))
     head = put_in(model, temperature, options=chosen, example=example)
     try:
-        return settle(model, loader, temperature, options=chosen, progress=progress)
+        return settle(
+            model, loader, temperature, options=chosen, progress=progress, training=training
+        )
     except BaseException:
         remove(model, name=name_of(model, head))
         raise
@@ -182,6 +194,7 @@ def settle(
     *,
     options: PlaceOptions,
     progress: Progress | None = None,
+    training: Told | None = None,
 ) -> Placement:
     """Do the second half of ``place``, before the first step: measure, set T and the statistics.
 
@@ -191,29 +204,37 @@ def settle(
         temperature: as in ``place``.
         options: rarely changed settings.
         progress: as in ``place``.
+        training: as in ``place``; or, in words, why the facts are not known. Where the
+            best-informed rule was asked for, these are told by a TemperanceWarning.
 
     Returns:
         The placement.
 
     Raises:
-        InvalidInput, NotFound: as ``place``; also if another layer makes the logits.
+        InvalidInput, NotFound: as ``place``; also if another layer makes the logits, and for a rule
+            that needs the facts of a training that are not known.
     """
     batches = Batches(loader, options.max_batches)
     name, head = _only_head(model)
     _check_makes_logits(model, head, name, example=first_batch(model, batches))
-    suggestion, task, features = None, None, None
+    suggestion, task, features, note = None, None, None, ""
     with same_order(batches):
         if temperature is None or isinstance(temperature, str):
+            note = training if isinstance(training, str) else ""
+            bare = _bare_task(head, options, training=training)
+            _check_training(temperature, bare, note)
             ignore = () if options.ignore is None else options.ignore
             features = collect(model, batches, name=name, ignore=ignore, progress=progress)
-            task = _measured(features, temperature)
+            task = _measured(features, temperature, bare.training)
             suggestion = suggest(task, temperature)
             head.set_temperature(suggestion.temperature)
         _set_statistics(model, head, batches, features=features, options=options, progress=progress)
     suggestion = _agreed(suggestion, head)
     _warn_outside(suggestion)
+    if note and temperature is None:
+        _warn_unknown(suggestion, note)
     m, c = head.in_features, head.out_features
-    return Placement(name, float(head.temperature), head.norm_kind, m, c, suggestion, task)
+    return Placement(name, float(head.temperature), head.norm_kind, m, c, suggestion, task, note)
 
 
 # ------------------------------------------------------------------ measuring
@@ -245,13 +266,36 @@ def _check_makes_logits(model: nn.Module, head: TemperedHead, name: str, *, exam
         )
 
 
-def _measured(features: Features, rule: str | None) -> Task:
-    """M, C, the csg, and what else the rule needs."""
+def _bare_task(head: TemperedHead, options: PlaceOptions, *, training: Told | None) -> Task:
+    """The task before it is measured: sizes and training, with the norm where that matters."""
+    facts = {} if training is None or isinstance(training, str) else dict(training)
+    if facts or options.norm is not None:
+        facts["norm"] = head.norm_kind
+    return Task(head.in_features, max(2, head.out_features), training=facts)
+
+
+def _check_training(rule: str | None, bare: Task, note: str) -> None:
+    """Refuse a rule that needs a training which is not known, before anything is measured."""
+    found = find_rule(rule, bare)
+    why_not = getattr(found, "why_not", None)
+    lacking = why_not(bare) if callable(why_not) else ""
+    if lacking:
+        raise InvalidInput(
+            f"rule {rule_name(found)}",
+            expected="a training that it can know",
+            found=note or lacking,
+            fix="Give a T, or a rule that does without the training, such as hasegawa-sakai"
+            + ("." if note else "; or pass training=training_facts(...)."),
+        )
+
+
+def _measured(features: Features, rule: str | None, training: Mapping[str, Any]) -> Task:
+    """M, C, the csg, what else the rule needs, and the facts of the training."""
     more: tuple[str, ...] = ()
     if rule is not None:
         bare = Task(feature_dim=features.feature_dim, n_classes=len(features.class_names))
         more = tuple(name for name in find_rule(rule, bare).needs if name != "csg")
-    return measure(features, statistics=more)
+    return measure(features, statistics=more, training=training)
 
 
 def _agreed(suggestion: Suggestion | None, head: TemperedHead) -> Suggestion | None:
@@ -311,3 +355,9 @@ def _warn_outside(suggestion: Suggestion | None) -> None:
         reasons = "; ".join(suggestion.reasons)
         text = f"the T of rule {suggestion.rule} is a guess here: {reasons}"
         warnings.warn(text, TemperanceWarning, stacklevel=3)
+
+
+def _warn_unknown(suggestion: Suggestion | None, note: str) -> None:
+    rule = "another rule" if suggestion is None else f"rule {suggestion.rule}"
+    text = f"the training is not known ({note}): T is that of {rule}, which sees none of it"
+    warnings.warn(text, TemperanceWarning, stacklevel=3)

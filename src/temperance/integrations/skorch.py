@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from temperance.errors import InvalidInput, MissingPackage
 from temperance.head import TemperedHead, check_optimizer
 from temperance.head.surgery import tempered_heads
+from temperance.integrations.known_training import skorch_training
 from temperance.integrations.placement import Placement, PlaceOptions, put_in, settle
 from temperance.models import unwrap
 
@@ -52,7 +53,8 @@ class TemperedModule(nn.Module):
         module: what builds the network: its class, or a function without arguments (bind those
             with ``functools.partial``); or a network, which is copied.
         temperature: T; or the name of a rule, or of a file of ``temperance fit``; None for the
-            best-informed published rule.
+            best-informed rule: that of the budget where the net says how it will train, for
+            ``max_epochs``; a published one, with a TemperanceWarning, where it cannot be known.
         norm: in front of the output layer, as in ``temperance.insert``; None for the rule's.
         head: dotted name of the output layer, where it cannot be found by itself.
         example: a batch to find the layer with; recommended for networks of your own.
@@ -124,6 +126,10 @@ class TemperatureCallback(_Callback):
     ``load_params``, measures nothing.
     ``temperature`` is in the history of the net.
 
+    A rule may ask how long the training is: that is ``max_epochs`` of the net. For one that trains
+    by ``partial_fit`` again and again, or by ``fit(..., epochs=...)``, set ``max_epochs`` to all
+    epochs that it will have, or name a T.
+
     Args:
         keep_function: start where a pretrained head was, see ``set_norm_statistics``.
         max_batches: measure on no more than this many batches.
@@ -161,7 +167,11 @@ class TemperatureCallback(_Callback):
             max_batches=self.max_batches,
         )
         loader = net.get_iterator(dataset_train, training=False)
-        self.placement_ = settle(module, loader, module.temperature, options=options)
+        asked = module.temperature is None or isinstance(module.temperature, str)
+        training = skorch_training(net, dataset_train) if asked else None
+        self.placement_ = settle(
+            module, loader, module.temperature, options=options, training=training
+        )
         module.fresh.fill_(False)
 
     def on_epoch_end(self, net: Any, **_: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, ClassVar
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Task
-from temperance.rules.budget_file import Coefficients, Family
+from temperance.rules.budget_file import TUNED, Coefficients, Family
 from temperance.rules.budget_terms import fact_value, statistics_in, value_of_term
 from temperance.rules.training import Training, missing_facts, read_training
 
@@ -58,13 +59,13 @@ class BudgetDomain:
     def compared(self, task: Task) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         """Give each fact that the domain is about: what the task has, and what the runs had."""
         training = read_training(task)
-        seen = self.coefficients.families(self.target)[training.family].domain
+        seen = _law_of(self.coefficients.families(self.target), training).domain
         return {name: (_here(name, task, training), values) for name, values in seen}
 
     def reasons(self, task: Task) -> list[str]:
         """Say in words why a task lies outside; an empty list when it lies inside."""
         training = read_training(task)
-        law = self.coefficients.families(self.target)[training.family]
+        law = _law_of(self.coefficients.families(self.target), training)
         domain = self.coefficients.domain_of(law)
         facts = {name: _here(name, task, training) for name, _ in domain.training}
         plain = replace(task, n_samples=training.n, training=facts)
@@ -204,13 +205,25 @@ class Budget:
         return _exp(middle - half), _exp(middle + half)
 
     def expectation(self, task: Task) -> str:
-        """Say what the law did on held-out data with optimizers of this family, against T = 1."""
+        """Say what the law did on unseen data with optimizers of this family, against T = 1."""
         training = read_training(task)
-        if not self._law(training).terms:
-            return (
-                f"no form was shown to beat T = 1 with {training.optimizer}: this is the norm alone"
+        families = self.coefficients.families(self.target)
+        name = training.family + TUNED
+        law, advice = self._law(training), ""
+        if training.tuned_lr is None and name in families:
+            advice = (
+                "if this learning rate was tuned at T = 1, say so (tuned_lr): that T is another"
             )
-        found = self.coefficients.fit.get("held_out", {}).get(training.family)
+        if training.tuned_lr is not None and name not in families:
+            advice = f"tuned_lr is not used: no law for a tuned rate with {training.optimizer}"
+        if not law.terms:
+            found = f"no form was shown to beat T = 1 with {training.optimizer}"
+            return _joined(f"{found}: this is the norm alone", advice)
+        name = name if law is families.get(name) else training.family
+        return _joined(self._on_unseen(name), advice)
+
+    def _on_unseen(self, family: str) -> str:
+        found = self.coefficients.fit.get("held_out", {}).get(family)
         if not found or not found.keys() >= _HELD_OUT:
             return ""
         better, gain, median = found["better"], found["gain"], found["median_gain"]
@@ -230,7 +243,17 @@ class Budget:
                 found=training.optimizer,
                 fix="Take a rule that does without the training, such as hasegawa-sakai.",
             )
-        return families[training.family]
+        return _law_of(families, training)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _law_of(families: Mapping[str, Family], training: Training) -> Family:
+    """The law for a rate that was tuned at T = 1, where that rate is known and there is one."""
+    plain = families[training.family]
+    return plain if training.tuned_lr is None else families.get(training.family + TUNED, plain)
 
 
 def t_quantile(level: float, degrees: float) -> float:

@@ -10,7 +10,8 @@ The file (schema 1)::
      "source": "...", "fit": {"datasets": [...], ...},
      "targets": {"nll_posthoc": {"sgd": FAMILY, "adam": FAMILY, ...}, "nll": ..., "accuracy": ...}}
 
-with one FAMILY for each family of optimizers (``rules.training.FAMILIES``)::
+with one FAMILY for each family of optimizers (``rules.training.FAMILIES``), and one for trainings
+whose rate at T = 1 was tuned (``"sgd, tuned"``), where there is one::
 
     {"intercept": -1.2, "terms": {"log(M)": 0.1, "log(steps)": 0.9},
      "covariance": [[...], ...],             of intercept and terms, in this order
@@ -40,6 +41,7 @@ from temperance.rules.training import FAMILIES
 __all__ = [
     "PACKAGED",
     "TARGETS",
+    "TUNED",
     "Coefficients",
     "Family",
     "coefficients_of",
@@ -49,6 +51,9 @@ __all__ = [
 
 PACKAGED = "budget.json"
 """Name of the file with the coefficients that come with the library, beside this module."""
+
+TUNED = ", tuned"
+"""End of the name of the law of a family for trainings whose rate at T = 1 is known."""
 
 TARGETS = ("nll_posthoc", "nll", "accuracy")
 """Whose best T a law can give, all on validation rows."""
@@ -131,7 +136,8 @@ class Coefficients:
         _check("targets", set(names) <= set(TARGETS), f"names among {', '.join(TARGETS)}")
         _check("target", self.target in names, f"one of {', '.join(names) or 'some targets'}")
         for name, families in self.targets:
-            known = families and {family for family, _ in families} <= set(FAMILIES)
+            there = {family.removesuffix(TUNED) for family, _ in families}
+            known = families and there <= set(FAMILIES)
             _check(f"targets, {name}", bool(known), f"families among {', '.join(FAMILIES)}")
         tried = self.temperatures
         ends = len(tried) == 2 and all(map(is_number, tried)) and 0 < tried[0] < tried[1]

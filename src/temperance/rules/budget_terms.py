@@ -25,10 +25,11 @@ __all__ = [
 
 FACTS = (
     "M", "C", "n", "steps", "lr", "mean_lr", "mean_lr_ratio", "progress", "batch_size", "epochs",
-    "momentum", "weight_decay", "label_noise",
+    "lr/tuned_lr", "momentum", "weight_decay", "label_noise",
 )  # fmt: skip
 """Numbers of a task and its training, by name; the domain of the law is given in them. How far an
-optimizer can go is ``progress = mean_lr * steps / (1 - momentum)``."""
+optimizer can go is ``progress = mean_lr * steps / (1 - momentum)``; ``lr/tuned_lr`` is NaN where no
+tuned rate is known."""
 
 _LOGS = FACTS[: FACTS.index("momentum")]  # these are positive
 
@@ -45,13 +46,15 @@ def facts_of(task: Task, training: Training) -> dict[str, Any]:
     Returns:
         Values by name.
     """
-    names = [name for name in FACTS if name not in ("M", "C", "mean_lr", "progress")]
+    computed = ("M", "C", "mean_lr", "progress", "lr/tuned_lr")
+    names = [name for name in FACTS if name not in computed]
     mean_lr = training.lr * training.mean_lr_ratio
     return {
         "M": task.feature_dim,
         "C": task.n_classes,
         "mean_lr": mean_lr,
         "progress": mean_lr * training.steps / (1 - training.momentum),
+        "lr/tuned_lr": training.lr / (training.tuned_lr or math.nan),
         "norm": training.norm or "batch",
         **{name: getattr(training, name) for name in names},
     }

@@ -10,6 +10,7 @@ from typing import Any
 from temperance.errors import InvalidInput
 from temperance.records import Task
 from temperance.rules.domain import Domain
+from temperance.rules.rate_sequence import name_of_shares, plain_value, rates_in
 from temperance.rules.statistics import variable_value
 
 __all__ = ["FittedDomain", "is_number"]
@@ -143,6 +144,9 @@ def _outside(name: str, value: float, bounds: Range) -> list[str]:
 
 
 def _other_training(name: str, value: Any, seen: tuple[Any, ...]) -> list[str]:
+    if name == "schedule" and (rates := rates_in(value)):
+        value = name_of_shares([rate / max(rates) for rate in rates], "as given")
+    value = plain_value(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and seen and all(isinstance(s, int | float) for s in seen):
         return _outside(name, float(value), (float(min(seen)), float(max(seen))))

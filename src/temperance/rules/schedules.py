@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from temperance.errors import InvalidInput
-from temperance.rules.training import SCHEDULES, ratio_of_schedule
+from temperance.rules.rate_sequence import name_of_shares, plain_value, rates_in
+from temperance.rules.training import ratio_of_schedule
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 __all__ = ["Rates", "rates_of"]
 
-_NEAR = 0.1  # mean distance, as a share of the peak, at which a schedule is called by a name
 _SAME = 0.02  # relative difference of two means that makes no difference to a temperature
+_AS_STATED = 1e-3  # relative difference of a peak and of the same peak, written down elsewhere
 _INTERVALS = ("step", "epoch")
 
 Curve = Sequence[tuple[float, float]]  # learning rate and momentum, step by step
@@ -56,9 +57,10 @@ def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int
 
     Args:
         optimizer: as it will be trained with; it is read only.
-        scheduler: None; a name in ``SCHEDULES``; mean divided by peak, a number; a torch scheduler
-            that was not stepped yet; or ``{"scheduler": ..., "interval": "step" or "epoch"}``, as
-            Lightning has it.
+        scheduler: None; a name in ``SCHEDULES``; mean divided by peak, a number; the rates of all
+            steps (or epochs), a sequence whose largest is that of the optimizer; a torch scheduler
+            that was not stepped yet, or accelerate's wrapper of one; or ``{"scheduler": ...,
+            "interval": "step" or "epoch"}``, as Lightning has it.
         steps: optimizer steps.
         per_epoch: optimizer steps of an epoch.
 
@@ -68,7 +70,7 @@ def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int
     Raises:
         InvalidInput: if there is a scheduler that was not passed, or one of another optimizer, one
             that was stepped, one whose interval is not known and matters, or one that cannot be
-            foreseen.
+            foreseen; for rates that are not one for each step or have another peak.
 
     Example:
         >>> import torch
@@ -85,6 +87,7 @@ def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int
             raise _cannot("None, and an optimizer that has a scheduler", "the scheduler", "Pass it")
         peaks = tuple(float(group["lr"]) for group in groups)
         return Rates(peaks, _main(groups, peaks), 1.0, "constant")
+    scheduler = plain_value(scheduler)
     if isinstance(scheduler, str | int | float) and not isinstance(scheduler, bool):
         peaks = tuple(_stated_peak(group) for group in groups)
         main = _main(groups, peaks)
@@ -92,9 +95,13 @@ def rates_of(optimizer: Optimizer, scheduler: Any, *, steps: int, per_epoch: int
             return Rates(peaks, main, ratio_of_schedule(scheduler, steps), scheduler)
         return Rates(peaks, main, float(scheduler), "as given")
     found, interval = _read(scheduler)
-    _check(found, optimizer)
-    curves = _foreseen(found, interval, steps=steps, per_epoch=per_epoch)
-    return _summary(curves, groups, type(found).__name__)
+    if (written := rates_in(found)) is not None:
+        return _written(written, groups, interval, steps=steps, per_epoch=per_epoch)
+    inner = getattr(found, "scheduler", found)  # wrapped, as accelerate does
+    _check(inner, optimizer)
+    calls = _calls_of(found)
+    curves = _foreseen(inner, interval, steps=steps, per_epoch=per_epoch, calls=calls)
+    return _summary(curves, groups, type(inner).__name__)
 
 
 def _stated_peak(group: Mapping[str, Any]) -> float:
@@ -108,8 +115,38 @@ def _main(groups: Sequence[Mapping[str, Any]], peaks: Sequence[float]) -> int:
     return max(layers, key=lambda place: peaks[place])
 
 
+def _written(
+    rates: tuple[float, ...],
+    groups: Sequence[Mapping[str, Any]],
+    interval: str | None,
+    *,
+    steps: int,
+    per_epoch: int,
+) -> Rates:
+    """Rates that were written down: of the main group, others keep the peak that they state."""
+    counts = {"step": steps, "epoch": math.ceil(steps / per_epoch)}
+    kinds = _INTERVALS if interval is None else (interval,)
+    kind = next((kind for kind in kinds if len(rates) == counts[kind]), None)
+    if kind is None:
+        wanted = ", or ".join(f"{counts[kind]} rates, one for each {kind}" for kind in kinds)
+        raise _cannot(f"{len(rates)} rates", wanted)
+    each = 1 if kind == "step" else per_epoch
+    curve = [rate for rate in rates for _ in range(each)][:steps]
+    peaks, peak = [_stated_peak(group) for group in groups], max(curve)
+    main = _main(groups, peaks)
+    if not math.isclose(peak, peaks[main], rel_tol=_AS_STATED):
+        raise _cannot(
+            f"rates of up to {peak:.4g} and an optimizer with {peaks[main]:.4g}",
+            "rates whose largest is the learning rate of the optimizer",
+            "Give rates, not shares of a rate, and make the optimizer with the largest",
+        )
+    shares = [rate / peak for rate in curve]
+    mean = sum(shares) / len(shares)
+    return Rates(tuple(peaks), main, mean, name_of_shares(shares, "as given"))
+
+
 def _read(scheduler: Any) -> tuple[Any, str | None]:
-    """The torch scheduler, and whether it is stepped by step or by epoch, where that is said."""
+    """The scheduler, and whether it is stepped by step or by epoch, where that is said."""
     interval = None
     if isinstance(scheduler, Mapping):
         interval = scheduler.get("interval", "epoch")  # Lightning's default
@@ -117,8 +154,7 @@ def _read(scheduler: Any) -> tuple[Any, str | None]:
             found = f"{interval!r} and frequency {scheduler.get('frequency', 1)!r}"
             raise _cannot(found, 'interval "step" or "epoch", frequency 1', "Change it")
         scheduler = scheduler.get("scheduler")
-    inner = getattr(scheduler, "scheduler", None)  # wrapped, as accelerate does
-    return (scheduler if inner is None else inner), interval
+    return scheduler, interval
 
 
 def _check(scheduler: Any, optimizer: Optimizer) -> None:
@@ -145,17 +181,49 @@ def _cannot(found: str, expected: str, fix: str = "") -> InvalidInput:
 
 
 # ------------------------------------------------------------------ looking ahead
-def _foreseen(scheduler: Any, interval: str | None, *, steps: int, per_epoch: int) -> list[Curve]:
+@dataclass(frozen=True)
+class _Calls:
+    """How a scheduler is stepped: once in a call, or once for each process, as accelerate does."""
+
+    times: int = 1
+    guarded: bool = False  # accelerate leaves steps beyond total_steps out
+
+    def step(self, scheduler: Any) -> None:
+        for _ in range(self.times):
+            last = getattr(scheduler, "total_steps", None) if self.guarded else None
+            if last is None or scheduler._step_count <= last:
+                scheduler.step()
+
+
+def _calls_of(scheduler: Any) -> _Calls:
+    """What a call of accelerate's wrapper does: it counts the batches of every process.
+
+    With ``split_batches`` the processes share a batch, and a call is one step. Its wrappers for
+    other engines, DeepSpeed's for one, leave the steps to these.
+    """
+    if type(scheduler).__name__ != "AcceleratedScheduler" or not scheduler.step_with_optimizer:
+        return _Calls()
+    if scheduler.split_batches:
+        return _Calls()
+    from accelerate.state import AcceleratorState
+
+    return _Calls(int(AcceleratorState().num_processes), guarded=True)
+
+
+def _foreseen(
+    scheduler: Any, interval: str | None, *, steps: int, per_epoch: int, calls: _Calls
+) -> list[Curve]:
     """Rate and momentum of each group at every step (or at every epoch, for as many steps)."""
     epochs = math.ceil(steps / per_epoch)
     if interval is None and epochs != steps:
         stated = [getattr(scheduler, name, None) for name in ("total_steps", "T_max")]
-        interval = {steps: "step", epochs: "epoch"}.get(next((s for s in stated if s), 0))
+        lengths = {steps * calls.times: "step", epochs * calls.times: "epoch"}
+        interval = lengths.get(next((s for s in stated if s), 0))
     if interval is not None or epochs == steps:
         count, each = (steps, 1) if interval == "step" else (epochs, per_epoch)
-        return [_repeated(c, each, steps) for c in _simulated(scheduler, count)]
-    by_step = _simulated(scheduler, steps)
-    by_epoch = [_repeated(c, per_epoch, steps) for c in _simulated(scheduler, epochs)]
+        return [_repeated(c, each, steps) for c in _simulated(scheduler, count, calls)]
+    by_step = _simulated(scheduler, steps, calls)
+    by_epoch = [_repeated(c, per_epoch, steps) for c in _simulated(scheduler, epochs, calls)]
     groups = scheduler.optimizer.param_groups
     both = [_summary(curves, groups, "") for curves in (by_step, by_epoch)]
     peaks = [found.peaks[found.main] for found in both]
@@ -190,7 +258,7 @@ class _Groups:
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
-def _simulated(scheduler: Any, count: int) -> list[Curve]:
+def _simulated(scheduler: Any, count: int, calls: _Calls) -> list[Curve]:
     """Rate and momentum of each group at ``count`` steps of a copy of the scheduler."""
     groups = _Groups(scheduler.optimizer)
     try:
@@ -200,7 +268,7 @@ def _simulated(scheduler: Any, count: int) -> list[Curve]:
             for place in range(count):
                 rows.append([_now(group) for group in groups.param_groups])
                 if place + 1 < count:
-                    ahead.step()
+                    calls.step(ahead)
     except Exception as error:  # of any scheduler's own code
         found = f"a {type(scheduler).__name__} that raises {type(error).__name__}: {error}"
         raise _cannot(f"{found:.300}", f"a scheduler for {count} steps of it") from error
@@ -227,8 +295,7 @@ def _summary(curves: Sequence[Curve], groups: Sequence[Mapping[str, Any]], name:
         raise _cannot(f"a largest rate of {peak:g}", "a learning rate above 0 in some step")
     shares = [rate / peak for rate, _ in curve]
     mean = sum(shares) / len(shares)
-    near = next((n for n in SCHEDULES if _is_near(shares, n)), name)
-    return Rates(peaks, main, mean, near, _moving_momentum(curve))
+    return Rates(peaks, main, mean, name_of_shares(shares, name), _moving_momentum(curve))
 
 
 def _moving_momentum(curve: Curve) -> float | None:
@@ -237,11 +304,3 @@ def _moving_momentum(curve: Curve) -> float | None:
     if max(momenta) - min(momenta) <= 1e-9 or max(momenta) >= 1:
         return None
     return 1 - sum(rate for rate, _ in curve) / sum(rate / (1 - m) for rate, m in curve)
-
-
-def _is_near(shares: Sequence[float], name: str) -> bool:
-    count = len(shares)
-    wanted = [
-        1.0 if name == "constant" else (1 + math.cos(math.pi * s / count)) / 2 for s in range(count)
-    ]
-    return sum(abs(a - b) for a, b in zip(shares, wanted, strict=True)) <= _NEAR * count

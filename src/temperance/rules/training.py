@@ -14,6 +14,7 @@ from typing import Any
 
 from temperance.errors import InvalidInput, NotFound
 from temperance.records import Task
+from temperance.rules.rate_sequence import SCHEDULES, name_of_shares, rates_in
 
 __all__ = [
     "FAMILIES",
@@ -32,10 +33,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 """Optimizers by family, class names in lower case: what moves a weight by the same law."""
 
-SCHEDULES = ("cosine", "constant")
-"""Schedules whose mean is known by their name; of others it must be said."""
-
 _LARGEST = 2**63 - 1  # as in the trials of a study
+_SAME = 1e-3  # relative difference of two figures that are the same, one of them rounded
 
 _NEEDED = ("optimizer", "lr", "steps", "batch_size", "weight_decay")
 
@@ -56,6 +55,8 @@ class Training:
         label_noise: share of training labels that are wrong, 0 to below 1, where it is known.
         schedule: what gives ``mean_lr_ratio``, in words.
         norm: norm in front of the output layer, where it is known.
+        tuned_lr: the peak learning rate that was found to be the best one at T = 1 for this very
+            training (same net, data, steps, schedule and momentum), where it is known; else None.
         remarks: what is unusual about the training, in words; no rule knows what it does.
 
     Raises:
@@ -80,6 +81,7 @@ class Training:
     label_noise: float = 0.0
     schedule: str = "constant"
     norm: str = ""
+    tuned_lr: float | None = None
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -98,6 +100,9 @@ class Training:
         for name, (expected, good) in _NUMBERS.items():
             value = _number(getattr(self, name))
             _set(self, name, value if good(value) else None, expected)
+        if self.tuned_lr is not None:
+            tuned = _number(self.tuned_lr)
+            _set(self, "tuned_lr", tuned if tuned > 0 else None, "a positive number, or None")
 
     @property
     def family(self) -> str:
@@ -113,7 +118,7 @@ class Training:
         """Give the facts as ``Task.training`` holds them: plain numbers and texts by name."""
         names = ["optimizer", "lr", "steps", "batch_size", "n", "epochs"]
         names += ["schedule", "mean_lr_ratio", "momentum", "weight_decay"]
-        names += [name for name in ("label_noise", "norm") if getattr(self, name)]
+        names += [name for name in ("label_noise", "norm", "tuned_lr") if getattr(self, name)]
         facts = {name: getattr(self, name) for name in names}
         return facts | ({"remarks": list(self.remarks)} if self.remarks else {})
 
@@ -250,8 +255,11 @@ def missing_facts(task: Task) -> tuple[str, ...]:
     """
     facts = task.training
     lacking = [name for name in _NEEDED if facts.get(name) is None]
-    if facts.get("schedule") not in SCHEDULES and facts.get("mean_lr_ratio") is None:
-        lacking.append("schedule" if facts.get("schedule") is None else "mean_lr_ratio")
+    schedule = facts.get("schedule")
+    named = isinstance(schedule, str)  # what is no text is read, or refused, by read_training
+    if facts.get("mean_lr_ratio") is None and (schedule is None or named):
+        lacking += ["schedule"] if schedule is None else []
+        lacking += ["mean_lr_ratio"] if named and schedule not in SCHEDULES else []
     if _optimizer(facts) in FAMILIES["sgd"] and facts.get("momentum") is None:
         lacking.append("momentum")
     if facts.get("n") is None and task.n_samples is None:
@@ -272,7 +280,8 @@ def read_training(task: Task) -> Training:
     """Read the facts of a task's training.
 
     n is that of the training where it is known there, and else the rows of the task: statistics
-    may be measured on fewer rows than are trained on. Momentum counts for SGD only.
+    may be measured on fewer rows than are trained on. Momentum counts for SGD only. A schedule is
+    a name or the learning rates of all steps, a sequence, an array or a tensor of them.
 
     Args:
         task: a task whose ``training`` holds the facts.
@@ -294,9 +303,7 @@ def read_training(task: Task) -> Training:
         )
     facts = task.training
     optimizer, steps = _optimizer(facts), facts["steps"]
-    schedule, ratio = str(facts.get("schedule", "")), facts.get("mean_lr_ratio")
-    if ratio is None:
-        ratio = ratio_of_schedule(schedule, _whole(steps) or 1)  # Training refuses bad ones
+    schedule, ratio = _schedule(facts)
     return Training(
         optimizer=optimizer,
         lr=facts["lr"],
@@ -309,5 +316,39 @@ def read_training(task: Task) -> Training:
         label_noise=facts.get("label_noise") or 0.0,
         schedule=schedule,
         norm=str(facts.get("norm") or ""),
+        tuned_lr=facts.get("tuned_lr"),
         remarks=_texts(facts.get("remarks")),
+    )
+
+
+def _schedule(facts: Mapping[str, Any]) -> tuple[str, float]:
+    """Name of the schedule, and mean of the learning rate divided by its peak."""
+    schedule, ratio = facts.get("schedule"), facts.get("mean_lr_ratio")
+    if schedule is not None and not isinstance(schedule, str):
+        return _written(schedule, facts)
+    schedule = schedule or ""
+    if ratio is None:
+        # Training refuses bad numbers of steps
+        ratio = ratio_of_schedule(schedule, _whole(facts["steps"]) or 1)
+    return schedule, ratio
+
+
+def _written(schedule: Any, facts: Mapping[str, Any]) -> tuple[str, float]:
+    """The same of learning rates that are written down: as many as steps, up to the peak."""
+    rates = rates_in(schedule)
+    steps, peak, ratio = _whole(facts["steps"]), _number(facts["lr"]), facts.get("mean_lr_ratio")
+    found = f"a {type(schedule).__name__}"
+    if rates is not None:
+        mean = sum(rates) / len(rates) / max(rates)
+        same = len(rates) == steps and math.isclose(max(rates), peak, rel_tol=_SAME)
+        if same and (ratio is None or math.isclose(mean, _number(ratio), rel_tol=_SAME)):
+            return name_of_shares([rate / max(rates) for rate in rates], "as given"), mean
+        found = f"{len(rates)} rates of up to {max(rates):.4g}, {mean:.4g} of it on average"
+    raise InvalidInput(
+        "training, schedule",
+        expected=f"a name, or {steps} rates of up to {peak:.4g}, as steps and lr"
+        f"{'' if ratio is None else ' and mean_lr_ratio'} say",
+        found=found,
+        fix="Give the learning rate of every step, not shares of one; or a name and mean_lr_ratio, "
+        "the mean divided by the peak.",
     )

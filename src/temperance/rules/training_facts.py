@@ -51,20 +51,25 @@ def training_facts(
             batches of all processes make up a step.
         epochs: passes over the loader.
         scheduler: None for a constant rate; ``"cosine"``, ``"constant"``; the mean learning rate
-            divided by its peak, a number; a torch scheduler that was not stepped yet; or
-            ``{"scheduler": ..., "interval": "step"}`` (or ``"epoch"``) where it matters and cannot
-            be seen when it is stepped.
+            divided by its peak, a number; the learning rates of all steps, a sequence, whose
+            largest is that of the optimizer; a torch scheduler that was not stepped yet (also in
+            accelerate's wrapper, which steps it once for each process); or ``{"scheduler": ...,
+            "interval": "step"}`` (or ``"epoch"``) where it matters and cannot be seen when it is
+            stepped.
         steps: optimizer steps, where they are known and not the epochs.
-        accumulation: batches whose gradients are summed up for one step.
+        accumulation: batches whose gradients are summed up for one step; an optimizer that
+            accelerate prepared must agree.
 
     Returns:
         Plain numbers and texts by name: ``optimizer, lr, steps, batch_size, n, epochs, schedule,
-        mean_lr_ratio, momentum, weight_decay`` and, if there are any, ``remarks``.
+        mean_lr_ratio, momentum, weight_decay`` and, if there are any, ``remarks``. Where the rate
+        was tuned at T = 1, add it, for another T: ``{**training_facts(...), "tuned_lr": 0.03}``.
 
     Raises:
         NotFound: for an optimizer that is not known.
         InvalidInput: for a loader without a length or batch size, epochs and steps that are both
-            missing or contradict each other, and schedulers that cannot be foreseen.
+            missing or contradict each other, schedulers that cannot be foreseen, and rates that
+            are not one for each step.
 
     Example:
         >>> import torch
@@ -81,7 +86,7 @@ def training_facts(
     inner = _unwrapped(optimizer)
     name = _name_of(inner)
     n, rows, per_epoch = _sizes(loader)
-    group = min(_whole("accumulation", accumulation), per_epoch)
+    group = min(_accumulated(optimizer, accumulation), per_epoch)
     per_epoch = math.ceil(per_epoch / group)
     total = steps_of(per_epoch, 1, epochs=epochs, steps=steps)
     rates = rates_of(inner, scheduler, steps=total, per_epoch=per_epoch)
@@ -121,6 +126,20 @@ def _unwrapped(optimizer: Any) -> Any:
             break
         optimizer = inner
     return optimizer
+
+
+def _accumulated(optimizer: Any, accumulation: int) -> int:
+    """Batches of a step; accelerate's optimizers know them, and skip the steps between."""
+    given = _whole("accumulation", accumulation)
+    known = getattr(getattr(optimizer, "gradient_state", None), "num_steps", given)
+    if isinstance(known, int) and known > 1 and known != given:
+        raise InvalidInput(
+            "accumulation",
+            expected=f"{known}, the gradient_accumulation_steps of the Accelerator",
+            found=str(given),
+            fix=f"Pass accumulation={known}.",
+        )
+    return given
 
 
 def _name_of(optimizer: Any) -> str:
@@ -183,9 +202,13 @@ def _sizes(loader: Any) -> tuple[int, int, int]:
     n, processes = _sampled(sampler, len(data))
     whole = getattr(loader, "total_batch_size", None)  # accelerate's, over all processes
     rows = whole if isinstance(whole, int) else size * processes
-    if not len(loader):
+    try:
+        per_epoch = len(loader)
+    except TypeError:
+        raise _loader("batches whose number is not known") from None
+    if not per_epoch:
         raise _loader("no batch (fewer rows than a batch, and drop_last)")
-    return n, min(rows, n), len(loader)
+    return n, min(rows, n), per_epoch
 
 
 def _sampled(sampler: Any, rows: int) -> tuple[int, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
+from temperance.errors import InvalidInput
 from temperance.records import Run, Suggestion, Task
 from temperance.training.arms import DEFAULT_ARMS, Arm
 from temperance.training.dataset import DataSet
@@ -32,6 +34,8 @@ class Plan:
         seeds: number of seeds, ``0 .. seeds - 1``.
         budget: what each training may spend.
         rule: name of the rule that ``T=suggested`` follows; None for the default.
+        tuned_lr: the peak learning rate that was best at T = 1 for this very training, where it was
+            tuned; rules that use it (``budget``) give another T than for a rate that was not.
         train_rows: train on a stratified subset of that many rows.
         image_size: side of the pictures; None for the default of data and model.
         on_bad: ``error`` or ``skip``, for pictures that cannot be read.
@@ -52,6 +56,7 @@ class Plan:
     seeds: int = 3
     budget: Budget = field(default_factory=Budget)
     rule: str | None = None
+    tuned_lr: float | None = None
     train_rows: int | None = None
     image_size: int | None = None
     on_bad: Literal["error", "skip"] = "error"
@@ -61,6 +66,15 @@ class Plan:
     bins: int = 15
     device: str = "cpu"
     workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tuned_lr is not None and not 0 < self.tuned_lr < math.inf:
+            raise InvalidInput(
+                "plan, tuned_lr",
+                expected="a positive number: the learning rate that was best at T = 1",
+                found=f"{self.tuned_lr!r:.60}",
+                fix="Give another, or leave it out.",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Give the plan as a plain mapping."""

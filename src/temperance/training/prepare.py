@@ -130,5 +130,6 @@ def _measured(plan: Plan, net: BuiltNet, rows: Batches, data: DataSet, feature_d
     features = task_features(plan, net, rows, data)
     steps = len(plan_steps(len(rows), plan.budget.batch_size)) * plan.budget.epochs
     facts = {**plan.budget.to_dict(), "schedule": "cosine", "steps": steps, "n": len(rows)}
+    facts |= {} if plan.tuned_lr is None else {"tuned_lr": plan.tuned_lr}
     task = measure(features, seed=plan.split_seed, training=facts)
     return replace(task, feature_dim=feature_dim)
