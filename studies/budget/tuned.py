@@ -134,15 +134,17 @@ WAYS: Mapping[str, tuple[int, Callable[[Grid], tuple[int, float]]]] = {
 
 
 # ------------------------------------------------------------------ figures
-def interval(values: Array, names: Sequence[str], *, factor: bool = False) -> list[float]:
-    """Mean and 95 % interval, data sets drawn again."""
+def interval(
+    values: Array, names: Sequence[str], *, factor: bool = False, level: float = 0.95
+) -> list[float]:
+    """Mean and interval, data sets drawn again."""
     rng, sets = np.random.default_rng(0), sorted(set(names))
     rows = {name: np.flatnonzero(np.array(names) == name) for name in sets}
     drawn = [
         values[np.concatenate([rows[n] for n in rng.choice(sets, len(sets))])].mean()
         for _ in range(DRAWS)
     ]
-    found = [values.mean(), *np.quantile(drawn, (0.025, 0.975))]
+    found = [values.mean(), *np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2))]
     return [float(np.exp(v) if factor else v) for v in found]
 
 
