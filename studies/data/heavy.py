@@ -6,6 +6,8 @@ them. Nothing here looks at rows or labels that do not train, but to represent t
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ Features = dict[str, NDArray[Any]]
 
 STAGES = (1, 2, 4, 6, 7)  # blocks of EfficientNet-lite0 (M = 24, 40, 112, 320); 7: the last, 1280
 SVD_WIDTHS = (32, 128, 512)
+LETTERS, ALPHABET = 96, 64
 _BATCH = 128
 
 
@@ -109,6 +112,22 @@ def text_svd(cut: Cut, *, letters: bool, widths: Sequence[int] = SVD_WIDTHS) -> 
     x = svd.transform(rows)
     name = "char-svd" if letters else "tfidf-svd"
     return {f"{name}:{width}": x[:, :width] for width in widths}
+
+
+def letters(cut: Cut, *, length: int = LETTERS, size: int = ALPHABET) -> Features:
+    """Ids of the first letters: 1 to ``size - 1`` for the most frequent of the training rows.
+
+    Lower case, NFKC; ``size`` for any other letter, 0 behind the end.
+    """
+    texts = [unicodedata.normalize("NFKC", str(t)).lower()[:length] for t in cut.x]
+    train = np.flatnonzero(cut.part(0))
+    counts = Counter(letter for i in train for letter in texts[i])
+    known = sorted(counts, key=lambda letter: (-counts[letter], letter))[: size - 1]
+    ids = {letter: i for i, letter in enumerate(known, start=1)}
+    out = np.zeros((len(texts), length), np.uint8)
+    for row, text in zip(out, texts, strict=True):
+        row[: len(text)] = [ids.get(letter, size) for letter in text]
+    return {f"letters:{length}": out}
 
 
 # ------------------------------------------------------------------ trained on the training rows

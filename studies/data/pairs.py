@@ -63,6 +63,7 @@ def representations(name: str, kind: str, first: StudyData) -> Iterator[str]:
     """Representations of a data set; PCA widths that its rows do not allow are left out later."""
     n_train = len(first.y["train"])
     files = [] if name in BUNDLED else wanted_files(name, kind, n_train)
+    files = [file for file in files if not file.startswith("letters:")]  # ids are no features
     if kind == "picture":
         yield from ("pixels", "pca:16", "pca:64", "pca:256", "pca-white:64")
         yield from ("random-relu:512", "random-conv:256", *files)

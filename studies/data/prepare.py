@@ -34,7 +34,7 @@ def wanted_files(name: str, kind: str, n_train: int) -> list[str]:
         return [*net, *(f"efficientnet-lite0:{stage}" for stage in heavy.STAGES)]
     if kind == "table":
         return net
-    letters = [f"char-svd:{w}" for w in heavy.SVD_WIDTHS]
+    letters = [*(f"char-svd:{w}" for w in heavy.SVD_WIDTHS), f"letters:{heavy.LETTERS}"]
     if name in texts.SINGLE_WORDS:
         return [*letters, *net]
     return [*(f"tfidf-svd:{w}" for w in heavy.SVD_WIDTHS), *letters, *net, "minilm"]
@@ -63,6 +63,8 @@ def _compute(cache: Path, name: str, data: Cut, family: str) -> heavy.Features:
         return heavy.minilm(cache / "raw", data, tokens=32 if name in LONG else 64)
     if family in ("tfidf-svd", "char-svd"):
         return heavy.text_svd(data, letters=family == "char-svd")
+    if family == "letters":
+        return heavy.letters(data)
     if data.x.ndim == 4:
         return heavy.trained_net(data, data.x, width=NET_WIDTH["picture"], epochs=6)
     if data.x.dtype == object:

@@ -176,6 +176,22 @@ def test_ready_features(tmp_path):
     assert reduced.source == "minilm|pca:2"
 
 
+def test_ids_of_letters_become_sequences(tmp_path):
+    ids = np.random.default_rng(0).integers(0, 6, (60, 9)).astype(np.uint8)
+    write(tmp_path / "words+letters-9.npz", x=ids, split=np.repeat([0, 1, 2], [36, 12, 12]))
+    data = load("words", "letters:9|one-hot:5", data_root=tmp_path)
+    assert data.input_shape == (5, 1, 9)
+    for split, rows in zip(SPLITS, np.split(ids, [36, 48]), strict=True):
+        found = data.x[split]
+        assert found.dtype == np.float32
+        back = (found * np.arange(1, 6)[:, None, None]).sum(axis=(1, 2))
+        np.testing.assert_array_equal(back, rows)
+    assert features_of(data).x.shape == (36, 45)
+    with pytest.raises(InvalidInput) as caught:
+        load("digits", "pixels|one-hot:5")
+    assert caught.value.expected == "ids that are whole numbers"
+
+
 def test_texts_have_ready_features_only(tmp_path):
     write(tmp_path / "words+minilm.npz")
     assert load("words", "minilm", data_root=tmp_path).input_shape == (4,)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from temperance.errors import InvalidInput
 from temperance.study.extractors import EXTRACTORS, Step, extract, parse_features
 
 SIZES = {"pca": "3", "pca-white": "3", "random-relu": "16", "rff": "16", "random-conv": "8"}
-STEPS = [Step(name, SIZES.get(name)) for name in EXTRACTORS]
+STEPS = [Step(name, SIZES.get(name)) for name in EXTRACTORS if name != "one-hot"]
 
 
 def rows(step, n=40, seed=0):
@@ -115,6 +116,43 @@ def test_the_random_net_is_the_naive_convolution():
     assert found.std() > 0
 
 
+IDS = arrays(
+    np.float32, st.tuples(st.integers(1, 9), st.integers(1, 7)), elements=st.integers(-2, 9)
+)
+
+
+@given(ids=IDS, size=st.integers(1, 9))
+def test_one_hot_is_the_naive_loop(ids, size):
+    before = ids.copy()
+    found = extract(Step("one-hot", str(size)), {"train": ids, "val": ids[:1]})
+    wanted = np.zeros((len(ids), size, 1, ids.shape[1]), np.float32)
+    for row, column in np.ndindex(*ids.shape):
+        if 1 <= ids[row, column] <= size:
+            wanted[row, int(ids[row, column]) - 1, 0, column] = 1
+    np.testing.assert_array_equal(found["train"], wanted)
+    np.testing.assert_array_equal(found["val"], wanted[:1])
+    np.testing.assert_array_equal(ids, before)
+    assert found["train"].dtype == np.float32
+    assert found["train"].flags.c_contiguous
+
+
+def test_one_hot_of_more_rows_than_it_takes_together():
+    ids = np.random.default_rng(0).integers(0, 4, (1100, 3)).astype(np.float32)
+    found = extract(Step("one-hot", "3"), {"train": ids})["train"]
+    back = (found * np.arange(1, 4)[:, None, None]).sum(axis=(1, 2))
+    np.testing.assert_array_equal(back, ids)
+
+
+def test_one_hot_wants_whole_numbers():
+    ids = np.array([[1, 2], [3, 0.5]], np.float32)
+    with pytest.raises(InvalidInput) as caught:
+        extract(Step("one-hot", "4"), {"train": ids[:1], "val": ids})
+    assert caught.value.found == "0.5 in row 1, column 1"
+    with pytest.raises(InvalidInput) as caught:
+        extract(Step("one-hot", "4"), {"train": np.zeros((2, 1, 1, 4), np.float32)})
+    assert "rows of numbers" in caught.value.expected
+
+
 # ------------------------------------------------------------------ grammar and bad input
 def test_grammar():
     assert parse_features("input") == (Step("input"),)
@@ -141,6 +179,9 @@ def test_grammar():
         "pca:3|minilm",
         "pca:3|pixels",
         "pixels|random-conv:8",
+        "one-hot",
+        "one-hot:3|pca:2",
+        "letters:9|one-hot:3|one-hot:3",
         ":3",
         3,
         None,

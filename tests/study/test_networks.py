@@ -164,6 +164,19 @@ def test_nets_and_shapes(model, data):
     check_against_alone(data, trials)
 
 
+def test_letters_side_by_side():
+    data, setting = made((5, 1, 14), n=40), {"feature_dim": 9, "steps": 12, "lr": 0.01}
+    check_against_alone(data, [trial("textcnn", **setting, temperature=t) for t in (1, 2)])
+
+
+@pytest.mark.parametrize(("model", "data"), [("vit", PICTURES), ("transformer", made((5, 1, 14)))])
+def test_attention_is_trained_one_by_one(model, data):
+    setting = {"steps": 10, "lr": 0.003, "optimizer": "adamw", "weight_decay": 0.1}
+    trials = [trial(model, **setting, temperature=t) for t in (1, 4)]
+    with pytest.warns(TemperanceWarning, match="one by one, since it has .* AttentionEncoder"):
+        check_against_alone(data, trials)
+
+
 def test_wide_layers_take_the_other_product():
     trials = [trial(feature_dim=260, temperature=t, steps=15, lr=0.01) for t in (1, 4)]
     check_against_alone(FEATURES, trials)

@@ -1,5 +1,6 @@
 """The cut of studies/data to the rows that studies use, and the files that it writes."""
 
+import importlib
 import importlib.util
 import sys
 import tomllib
@@ -68,6 +69,35 @@ def test_files_are_read_back_and_the_same_each_time(prepared, tmp_path):
         np.testing.assert_array_equal(plain.x[split], found.x[found.part(code)])
         np.testing.assert_array_equal(ready.x[split], 2 * plain.x[split])
         np.testing.assert_array_equal(ready.y[split], found.y[found.part(code)])
+
+
+@pytest.fixture
+def heavy(monkeypatch):
+    """The module, and those beside it, as prepare.py sees them."""
+    monkeypatch.syspath_prepend(FOLDER)
+    before = set(sys.modules)
+    yield importlib.import_module("heavy")
+    for name in {"heavy", "fetch", "prepared"} - before:
+        sys.modules.pop(name, None)
+
+
+def test_letters_are_ids_by_their_count_in_training(prepared, heavy):
+    words = np.array(["Aab", "ba\u212bb", "", "\ufb01zzzz", "qqq"], dtype=object)
+    split = np.array([0, 0, 0, 0, 2])
+    found = heavy.letters(
+        prepared.Cut(words, np.zeros(5, np.int64), ("c",), split), length=5, size=6
+    )
+    # Five letters of a text count: a, b and z three times each; f, i and the Angstrom sign once,
+    # of which there is room for two. What only the test row has is one of the others, too.
+    rows = found["letters:5"]
+    assert rows.dtype == np.uint8
+    assert rows.tolist() == [
+        [1, 1, 2, 0, 0],
+        [2, 1, 6, 2, 0],
+        [0, 0, 0, 0, 0],
+        [4, 5, 3, 3, 3],
+        [6, 6, 6, 0, 0],
+    ]
 
 
 def test_the_list_of_pairs():

@@ -55,6 +55,7 @@ class Extractor:
             ``pictures``) and the size M.
         sized: whether a size follows the name.
         pictures: whether it sees pictures, and not rows of numbers.
+        last: whether it gives something else than rows of numbers, so that no step can follow.
         says: what it does, in words.
     """
 
@@ -62,12 +63,14 @@ class Extractor:
     sized: bool
     says: str
     pictures: bool = False
+    last: bool = False
 
 
 def parse_features(features: str) -> tuple[Step, ...]:
     """Read the name of a representation: steps joined by ``|``, each ``NAME`` or ``NAME:SIZE``.
 
-    Only the first may be a file of ready features, ``pixels`` or an extractor of pictures.
+    Only the first may be a file of ready features, ``pixels`` or an extractor of pictures; only the
+    last may be ``one-hot``.
 
     Args:
         features: for instance ``input``, ``pca:64`` or ``standardized|rff:128``.
@@ -97,6 +100,8 @@ def parse_features(features: str) -> tuple[Step, ...]:
             raise _bad(features, "input alone", repr(features))
         if steps and (name not in EXTRACTORS or name == "pixels" or EXTRACTORS[name].pictures):
             raise _bad(features, "an extractor of numbers after the first step", repr(text))
+        if steps and steps[-1].name in EXTRACTORS and EXTRACTORS[steps[-1].name].last:
+            raise _bad(features, f"{steps[-1].name} as the last step", repr(text))
         steps.append(step)
     return tuple(steps)
 
@@ -109,10 +114,11 @@ def extract(step: Step, rows: Mapping[str, Matrix]) -> dict[str, Matrix]:
         rows: float32 by split, ``[n, d]``, or ``[n, c, h, w]`` for extractors of pictures.
 
     Returns:
-        Float32 features by split, ``[n, M]``.
+        Float32 features by split, ``[n, M]``; sequences ``[n, M, 1, L]`` of ``one-hot``.
 
     Raises:
-        InvalidInput: if M is larger than the rows allow, or the rows have the wrong shape.
+        InvalidInput: if M is larger than the rows allow, the rows have the wrong shape, or are not
+            the whole numbers that ``one-hot`` takes.
 
     Example:
         >>> import numpy as np
@@ -249,6 +255,24 @@ def _fit_random_conv(train: Matrix, size: int) -> Transform:
     return lambda x: np.concatenate([forward(x[i : i + _CHUNK]) for i in range(0, len(x), _CHUNK)])
 
 
+def _fit_one_hot(train: Matrix, size: int) -> Transform:  # noqa: ARG001
+    """Id k of 1 to K becomes a one in channel k - 1; no other id has a channel."""
+    own = np.arange(1, size + 1, dtype=np.float32)[:, None]
+
+    def transform(x: Matrix) -> Matrix:
+        if (bad := np.argwhere(x != np.rint(x))).size:
+            row, column = bad[0]
+            found = f"{x[row, column]:g} in row {row}, column {column}"
+            raise _bad(f"one-hot:{size}", "ids that are whole numbers", found)
+        out = np.empty((len(x), size, 1, x.shape[1]), dtype=np.float32)
+        for start in range(0, len(x), _CHUNK):
+            rows = x[start : start + _CHUNK, None, :]
+            np.equal(rows, own, out=out[start : start + _CHUNK, :, 0], casting="unsafe")
+        return out
+
+    return transform
+
+
 EXTRACTORS: Mapping[str, Extractor] = {
     "input": Extractor(_fit_identity, False, "as it is: the input of a net, or given features"),
     "pixels": Extractor(_fit_identity, False, "pixels of a picture as shares of white"),
@@ -262,12 +286,14 @@ EXTRACTORS: Mapping[str, Extractor] = {
     "random-conv": Extractor(
         _fit_random_conv, True, "a random net of two convolutions", pictures=True
     ),
+    "one-hot": Extractor(_fit_one_hot, True, "ids 1 to M as channels, for nets", last=True),
 }
 """Extractors that are computed when they are asked for; all others are read from files.
 
 ``pixels`` and whatever sees rows of numbers flatten pictures first. ``pca``, ``random-relu`` and
 ``rff`` keep the proportions of the columns: where these have units of their own, as in tables,
-write ``standardized|pca:8``.
+write ``standardized|pca:8``. ``letters:96|one-hot:64`` makes sequences ``[64, 1, 96]`` of the ids
+in a file: a one in the channel of each id from 1 to 64, and nothing for 0, which fills up.
 
 Reference:
     ``rff``: A. Rahimi, B. Recht: Random Features for Large-Scale Kernel Machines, NIPS 2007; the

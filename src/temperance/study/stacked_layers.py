@@ -123,6 +123,7 @@ LAYERS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Flatten: _flatten,
     nn.Identity: _as_it_is,
     nn.MaxPool2d: _as_it_is,
+    nn.AdaptiveMaxPool2d: _as_it_is,
 }
 FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
     torch.relu: _relu,

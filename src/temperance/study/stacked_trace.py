@@ -11,13 +11,15 @@ from temperance.errors import InvalidInput
 from temperance.head import TemperedHead
 from temperance.study.stacked import Step
 from temperance.study.stacked_layers import ALIKE, FUNCTIONS, LAYERS
+from temperance.training.nets_sequence import AttentionEncoder
 
 __all__ = ["trace_steps"]
 
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, TemperedHead) or super().is_leaf_module(m, module_qualified_name)
+        whole = isinstance(m, TemperedHead | AttentionEncoder)
+        return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace_steps(net: nn.Module) -> tuple[Step, ...]:
@@ -76,7 +78,8 @@ def _read(node: fx.Node, inputs: tuple[int, ...], layers: Mapping[str, nn.Module
 def _layer(inputs: tuple[int, ...], name: str, layer: nn.Module) -> Step:
     run = LAYERS.get(type(layer))
     if run is None or not _is_plain(layer):
-        raise _unknown(f"the layer {name}, {layer}")
+        shown = type(layer).__name__ if any(layer.children()) else layer
+        raise _unknown(f"the layer {name}, {shown}")
     return Step(run, inputs, name, layer)
 
 
@@ -90,18 +93,19 @@ def _is_plain(layer: Any) -> bool:
         return len(layer.normalized_shape) == 1
     if isinstance(layer, nn.Flatten):
         return (layer.start_dim, layer.end_dim) == (1, -1)
-    if isinstance(layer, nn.AdaptiveAvgPool2d):
+    if isinstance(layer, nn.AdaptiveAvgPool2d | nn.AdaptiveMaxPool2d):
         return layer.output_size in (1, (1, 1))
     return True
 
 
 def _pool_first(steps: list[Step]) -> tuple[Step, ...]:
-    """Swap a ReLU and the max pooling behind it: the same values, and a quarter of the ReLU."""
+    """Swap a ReLU and the max pooling behind it: the same values, and less of the ReLU."""
     uses = [place for step in steps for place in step.inputs]
     for k in range(len(steps) - 1):
         relu, pool = steps[k], steps[k + 1]
         alone = pool.inputs == (k + 1,) and uses.count(k + 1) == 1
-        if alone and relu.run is LAYERS[nn.ReLU] and isinstance(pool.layer, nn.MaxPool2d):
+        by_maximum = isinstance(pool.layer, nn.MaxPool2d | nn.AdaptiveMaxPool2d)
+        if alone and relu.run is LAYERS[nn.ReLU] and by_maximum:
             steps[k] = Step(pool.run, relu.inputs, pool.name, pool.layer, relu.shared)
             steps[k + 1] = Step(relu.run, pool.inputs, relu.name, relu.layer, pool.shared)
     return tuple(steps)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
+from temperance import models
 from temperance.study.batches import history_steps
 from temperance.study.runner import Runner
 from temperance.study.sweep_check import Facts, check_units
@@ -105,7 +105,7 @@ def planned_units(
 def multiply_adds(
     model: str, *, input_shape: tuple[int, ...], n_classes: int, feature_dim: int | None = None
 ) -> float:
-    """Count the multiply-adds of one row in the linear layers and convolutions of a model.
+    """Count the multiply-adds of one row: see ``temperance.models.multiply_adds``.
 
     Args:
         model: ``probe`` or a net of ``temperance.training.nets``.
@@ -126,17 +126,7 @@ def multiply_adds(
         model, input_shape=input_shape, n_classes=n_classes, seed=0, feature_dim=feature_dim
     )
     shape = input_shape if net.in_channels is None else (net.in_channels, *input_shape[1:])
-    counts: list[int] = []
-
-    def count(layer: Any, _: object, output: Tensor) -> None:
-        counts.append(output.numel() * layer.weight[0].numel())  # of one output number each
-
-    for layer in net.module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            layer.register_forward_hook(count)
-    with torch.inference_mode():
-        net.module.eval()(torch.zeros(1, *shape))
-    return float(sum(counts))
+    return float(models.multiply_adds(net.module, torch.zeros(1, *shape)))
 
 
 @lru_cache(maxsize=4096)

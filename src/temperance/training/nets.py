@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import InvalidInput
+from temperance.training.nets_sequence import textcnn_body, transformer_body, vit_body
 from temperance.training.zoo import ZooModel, build_zoo, find_zoo, load_weights
 
 __all__ = ["NETS", "BuiltNet", "build_net"]
 
 DEFAULT_FEATURE_DIM = 128
+_OF_NUMBERS, _OF_SEQUENCES = ("mlp", "mlp1", "probe"), ("transformer", "textcnn")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ def _build_own(
                 fix="Leave it out, or choose the net mlp.",
             )
         feature_dim = size
-    if len(input_shape) == 1 and name not in ("mlp", "mlp1", "probe"):
+    if len(input_shape) == 1 and name not in (*_OF_NUMBERS, *_OF_SEQUENCES):
         raise InvalidInput(
             f"net {name}", expected="pictures", found="features", fix="Choose mlp, mlp1 or probe."
         )
@@ -253,6 +255,21 @@ def _probe(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:  # noqa
     return _Net(nn.Flatten(), m, n_classes)
 
 
+def _vit(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:
+    """Attention over 4 x 4 patches of a picture."""
+    return _Net(vit_body(shape, m), m, n_classes)
+
+
+def _transformer(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:
+    """Attention over a sequence ``[K, 1, L]``, four places to a token."""
+    return _Net(transformer_body(shape, m), m, n_classes)
+
+
+def _textcnn(shape: tuple[int, ...], n_classes: int, m: int) -> nn.Module:
+    """Convolutions over a sequence ``[K, 1, L]``, and the maximum over its places."""
+    return _Net(textcnn_body(shape, m), m, n_classes)
+
+
 NETS: dict[str, Callable[[tuple[int, ...], int, int], nn.Module]] = {
     "convnet": _convnet,
     "resnet": _resnet,
@@ -260,4 +277,7 @@ NETS: dict[str, Callable[[tuple[int, ...], int, int], nn.Module]] = {
     "mlp": _mlp,
     "mlp1": _mlp1,
     "probe": _probe,
+    "vit": _vit,
+    "transformer": _transformer,
+    "textcnn": _textcnn,
 }

@@ -27,7 +27,7 @@ class Plan:
 
     Attributes:
         source: the data, see ``temperance.training.sources.open_data``.
-        model: ``convnet``, ``resnet``, ``mlp``, ``probe``, or a timm or torchvision name.
+        model: ``convnet``, ``resnet``, ``vit``, ``mlp``, ``probe``, or a timm or torchvision name.
         feature_dim: M of the library's own nets; None for their default and for other models.
         weights: local safetensors file to start from, or None.
         arms: texts that ``temperance.training.arms.parse_arm`` reads.
