@@ -5,7 +5,7 @@ On data sets of the law:
 ``tuned-rmsprop``: the same with RMSprop.
 ``long``: trainings of 6,000 to 60,000 steps, longer than any that the law was fitted on.
 ``kinds``: attention nets (of pictures, of letters) and convolutions over letters.
-``augment``: the same settings without and with augmentation.
+``augment``: the same settings without and with augmentation; ``augment-pictures``: shifts.
 
 On data sets that nothing in this study has seen, three seeds:
 ``fresh-nets``: the nets of the law; ``fresh-kinds``: those of ``kinds``; ``fresh-tuned``: as
@@ -111,9 +111,11 @@ def sequence_seconds(setting: Setting, data: Data, model: str, m: int) -> float:
     return setting["steps"] * step + 8 * 2000 * products / 1.5e10
 
 
-def augmented(u: Sequence[float], sets: Sequence[Data]) -> tuple[Setting, float]:
+def augmented(
+    u: Sequence[float], sets: Sequence[Data], *, conv: float = 0.5, most: int = 6000
+) -> tuple[Setting, float]:
     """A setting without and with augmentation; shifts for convolutions, noise for features."""
-    setting, cost = any_net(u, sets, conv=0.5, steps=(60, 6000))
+    setting, cost = any_net(u, sets, conv=conv, steps=(60, most))
     kind = "shift" if setting["features"] == "input" else "noise"
     return setting | {"augment": ["none", kind], "label_noise": 0.0}, cost
 
@@ -142,6 +144,12 @@ def plans() -> dict[str, list[tuple[Setting, float]]]:
         "long": drawn(long, seed=401, count=18, most=300),
         "kinds": drawn(lambda u: sequence(u, LAW), seed=402, count=56, most=150),
         "augment": drawn(lambda u: augmented(u, LAW), seed=403, count=28, most=70),
+        "augment-pictures": drawn(  # the cost of "augment" left no convolutions in it
+            lambda u: augmented(u, [d for d in LAW if d.side], conv=1, most=1500),
+            seed=409,
+            count=10,
+            most=200,
+        ),
         "fresh-nets": three_seeds(
             drawn(lambda u: any_net(in_front(u), FRESH, conv=0.2), seed=404, count=48, most=45)
         ),

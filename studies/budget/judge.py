@@ -245,7 +245,7 @@ def keep(
     least = own["mean"][0] == min(row["mean"][0] for row in rows)
     by_rule = {row["rule"]: row for row in fresh["all"] if row["metric"] == "accuracy"}
     default = own["shows"] == "better" and least and by_rule["budget"]["shows"] != "worse"
-    held: dict[str, Any] = {}
+    held: dict[str, Any] = dict(coefficients.fit.get("held_out", {}))
     for family in FAMILIES:
         for row in unseen.get(family, ()):
             if (row["rule"], row["metric"]) == ("budget", "nll_posthoc"):

@@ -138,11 +138,11 @@ def pairs(found: Sequence[Found]) -> dict[str, Any]:
         both[json.dumps(content)][f.curve.setting["augment"]] = f
     report = {}
     for kind in ("shift", "noise"):
-        for family in FAMILIES:
+        for family in (*FAMILIES, "all"):
             own = [
                 (v["none"], v[kind])
                 for v in both.values()
-                if len(v) == 2 and kind in v and v["none"].family == family
+                if len(v) == 2 and kind in v and family in ("all", v["none"].family)
             ]
             names = [a.curve.dataset for a, _ in own]
             if len(own) < 2:
