@@ -6,7 +6,7 @@ are those of BUDGET.json). ``--held-out``: RUNS/held-out by BUDGET.json itself, 
 decides whether the law is the default and writes into BUDGET.json what to expect.
 All on test rows, for each family of optimizers, on settings with BatchNorm in front of the head
 (the norm that all these rules are for), and unseen ones by kind of net, too. OUT gets
-``regret-law``, ``regret-held-out`` or ``regret-fresh`` as JSON and Markdown.
+``regret-law``, ``regret-held-out`` or ``regret-fresh`` as JSON, Markdown and PNG.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fit_law import FAMILIES, TARGETS, fit, read, settings
 from measured import table
 
 from temperance.errors import TemperanceWarning
+from temperance.evaluation.plot_style import png_bytes
 from temperance.files import write_bytes
 from temperance.records import Task
 from temperance.rules import HasegawaSakai, HasegawaSakaiCsgCn, SqrtDim, StatisticsRule
@@ -33,6 +34,8 @@ from temperance.rules.budget import Budget
 from temperance.rules.budget_file import Coefficients, load_coefficients, save_coefficients
 from temperance.rules.budget_terms import value_of_term
 from temperance.rules.training import read_training
+from temperance.study.plots import plot_regret
+from temperance.study.prepare import prepare_regret
 from temperance.study.regression import RegressionOptions, fit_statistics
 from temperance.study.regret import regret
 from temperance.study.regret_records import RegretReport
@@ -282,7 +285,7 @@ def main(runs: Path, file: Path, out: Path, folder: str) -> None:
     law: Any = Budget(coefficients) if unseen else left_out(read(runs / "law"), coefficients)
     curves, fitted = judged(folder), judged("law")
 
-    def verdicts(curves: Sequence[Curve]) -> dict[str, list[dict[str, Any]]]:
+    def reports(curves: Sequence[Curve]) -> dict[str, RegretReport]:
         rules = {
             "budget" if unseen else law.name: law,
             "statistics": heuristic(fitted, curves, coefficients),
@@ -292,17 +295,21 @@ def main(runs: Path, file: Path, out: Path, folder: str) -> None:
         if all("csg" in c.task.statistics for c in curves):
             rules["hasegawa-sakai-csg-cn"] = HasegawaSakaiCsgCn()
         options: dict[str, Any] = {"metrics": METRICS, "norm": "batch", "bootstrap": 2000}
-        return {
-            name: rows_of(regret(part, rules, seed=0, **options))
-            for name, part in groups(curves, unseen).items()
-        }
+        parts = groups(curves, unseen)
+        return {name: regret(part, rules, seed=0, **options) for name, part in parts.items()}
 
-    found = verdicts(curves)
+    def verdicts(curves: Sequence[Curve]) -> dict[str, list[dict[str, Any]]]:
+        return {name: rows_of(report) for name, report in reports(curves).items()}
+
+    judgements = reports(curves)
+    found = {name: rows_of(report) for name, report in judgements.items()}
     if folder == "fresh":
         keep(coefficients, found, verdicts([*judged("held-out"), *curves]), file)
     text = page(found, TITLES[folder]) + "\n"
     write_bytes(out / f"regret-{folder}.json", (json.dumps(found, indent=1) + "\n").encode())
     write_bytes(out / f"regret-{folder}.md", text.encode())
+    pictures = [prepare_regret(judgements[name])[0] | {"title": name} for name in ("all", "sgd")]
+    write_bytes(out / f"regret-{folder}.png", png_bytes(plot_regret(pictures)))
     print(text)
 
 
