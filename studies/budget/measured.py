@@ -2,7 +2,8 @@
 
 For the heuristic of statistics (``temperance fit --rule statistics``), to be judged beside the law:
 all that ``task.statistics`` has, of the training rows of every setting with BN in front of the head
-in RUNS/law, RUNS/held-out and RUNS/fresh (the last where it is there), as they are trained on. What
+in RUNS/law, RUNS/held-out and RUNS/fresh (the last where it is there), as they are trained on; for
+sequences of letters those of ``char-svd:128``, since one-hot letters say nothing as features. What
 is in OUT.parquet already is kept, so that a call that was stopped goes on.
 """
 
@@ -21,7 +22,6 @@ from fit_law import read
 
 from temperance.files import write_bytes
 from temperance.study.data import features_of, load
-from temperance.study.runs import Curve
 from temperance.task.statistics import measure_statistics
 
 FOLDERS = ("law", "held-out", "fresh")
@@ -34,7 +34,8 @@ def wanted(runs: Path) -> dict[str, tuple[Any, ...]]:
     for folder in FOLDERS:
         curves = read(runs / folder) if (runs / folder).exists() else []
         for s in (curve.setting for curve in curves if curve.setting["norm"] == "batch"):
-            found[key(s)] = (s["dataset"], s["features"], s["train_rows"], s["label_noise"])
+            features = "char-svd:128" if "one-hot" in s["features"] else s["features"]
+            found[key(s)] = (s["dataset"], features, s["train_rows"], s["label_noise"])
     return dict(sorted(found.items(), key=lambda item: tuple(map(str, item[1]))))
 
 
@@ -42,11 +43,6 @@ def table(file: Path) -> dict[str, dict[str, float]]:
     """Statistics by task, without those that a task does not have."""
     rows = pq.read_table(file).to_pylist() if file.exists() else []
     return {row.pop("task"): {name: v for name, v in row.items() if v is not None} for row in rows}
-
-
-def known(curve: Curve, measured: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Statistics of the task of a curve."""
-    return measured.get(key(curve.setting), {})
 
 
 def save(found: dict[str, dict[str, float]], file: Path) -> None:

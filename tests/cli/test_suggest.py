@@ -131,7 +131,7 @@ def test_text_says_interval_factors_and_domain(run, with_law):
 def test_the_law_is_among_the_others_where_it_is_not_the_default(run, with_law):
     with_law(default=False)
     result = run("suggest", *TRAINING, "--steps", 564, "--json").json
-    assert result["rule"] == "hasegawa-sakai"
+    assert (result["rule"], result["temperature"]) == ("norm-alone", 1.0)
     assert result["others"]["budget"]["temperature"] == pytest.approx(3.9266, abs=1e-3)
     named = run("suggest", *TRAINING, "--steps", 564, "--rule", "budget", "--json").json
     assert named["rule"] == "budget"
@@ -169,6 +169,30 @@ def test_half_a_training_is_refused(run):
     assert result.code == 3
     for option in ("--optimizer", "--batch-size", "--steps or --epochs", "--n"):
         assert option in result.err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"--epochs": 1e308},
+        {"--lr": 1e-320},
+        {"--tuned-lr": 1e-320},
+        {"--tuned-lr": "nan"},
+    ],
+)
+def test_numbers_at_the_end_of_all_numbers_are_refused(run, changed):
+    given = dict(zip(TRAINING[::2], TRAINING[1::2], strict=True)) | {"--epochs": 12} | changed
+    result = run("suggest", *(part for pair in given.items() for part in pair))
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith("temperance: training, ")
+
+
+def test_a_tuned_rate_that_the_rule_makes_nothing_of_is_told(run):
+    given = [*TRAINING, "--epochs", 12, "--tuned-lr", 0.05]
+    note = "--tuned-lr is not used: rule sqrt-dim"
+    assert note in run("suggest", *given, "--rule", "sqrt-dim").out
+    used = "log(lr/tuned_lr)" in run("suggest", *given, "--json").json["terms"]
+    assert ("--tuned-lr is not used" in run("suggest", *given).out) != used
 
 
 # ------------------------------------------------------------------ norms

@@ -27,9 +27,10 @@ def data(tmp_path_factory):
 
 def test_train_then_predict(run, data, tmp_path):
     out = tmp_path / "out"
-    result = run("train", data, "--out", out, *QUICK, "--arm", "plain", "--arm", "bn:T=suggested")
+    result = run("train", data, "--out", out, *QUICK, "--arm", "plain", "--arm", "bn:T=budget")
     assert result.code == 0, result.err
-    assert re.search(r"Suggested T = 0\.\d+ \(budget, norm: batch\)\n  on 18 trainings", result.out)
+    assert "Suggested T = 1 (norm-alone, norm: batch)\n  no rule is shown to beat" in result.out
+    assert re.search(r"BN, T = 0\.\d+ \(budget\)", result.out)
     assert "Shipped: " in result.out
     assert "Difference to plain" in result.out
     predicted = run("predict", out, data, "--json")

@@ -592,4 +592,6 @@ def test_what_skorch_does_not_say_is_not_guessed():
         assert placement.suggestion.rule == "hasegawa-sakai-csg-cn"
     placement, _, found = train_skorch(callbacks=[GradientNormClipping(0.5)])
     assert placement.task.training["remarks"] == ["gradients clipped at 0.5"]
+    placement, _, _ = train_skorch(criterion__label_smoothing=0.1)
+    assert placement.task.training["remarks"] == ["label smoothing of 0.1"]
     assert "earlier training" in skorch_training(found, data())

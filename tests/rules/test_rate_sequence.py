@@ -210,6 +210,32 @@ def test_the_scheduler_of_accelerate_is_that_of_its_loop(accelerated, kind, opti
     assert again.param_groups[0]["lr"] == rates[0]  # nothing of the user's was stepped
 
 
+@pytest.mark.parametrize("adjusts", [True, False])
+def test_batches_that_step_nothing_count_for_the_scheduler_of_accelerate(accelerated, adjusts):
+    from accelerate.state import GradientState
+
+    def wrapped(optimizer):
+        found = accelerated(MAKERS["cycle"](optimizer), optimizer, 1)
+        kwargs = {"num_steps": 3, "adjust_scheduler": adjusts}
+        GradientState().plugin_kwargs.update(kwargs)
+        return found
+
+    optimizer, rates = sgd(), []
+    scheduler = wrapped(optimizer)
+    for batch in range(3 * STEPS):
+        last = batch % 3 == 2
+        GradientState()._set_sync_gradients(last)
+        if last:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+        scheduler.step()
+    again = sgd()
+    facts = facts_with({"scheduler": wrapped(again), "interval": "step"}, again)
+    assert facts["lr"] == pytest.approx(max(rates))
+    assert facts["mean_lr_ratio"] == pytest.approx(sum(rates) / STEPS / max(rates))
+    assert (rates[-1] == rates[-2]) == adjusts  # it stands still when its total is counted
+
+
 def test_a_length_that_accelerate_counts_in_batches_of_all_processes(accelerated):
     optimizer = sgd()
     inner = schedulers.CosineAnnealingLR(optimizer, T_max=2 * STEPS)

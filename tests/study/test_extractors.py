@@ -235,3 +235,10 @@ def test_pictures_and_rows_are_not_mixed_up():
         with pytest.raises(InvalidInput) as caught:
             extract(step, {"train": x})
         assert "fours" in caught.value.expected
+
+
+@pytest.mark.parametrize("name", ["one-hot", "random-relu"])
+def test_a_size_beyond_all_memory_is_refused(name):
+    with pytest.raises(InvalidInput) as caught:
+        extract(Step(name, str(10**13)), {"train": np.eye(4, dtype=np.float32)})
+    assert caught.value.expected == "a size that fits into memory"

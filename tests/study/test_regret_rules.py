@@ -12,7 +12,7 @@ from temperance.study.runs import curves_of_rows, example_rows
 
 def test_the_named_constant_is_the_baseline():
     assert [c.name for c in given_rules(["constant", "sqrt-dim"])] == ["sqrt-dim"]
-    assert {c.name for c in given_rules(None)} == set(RULES) - {"constant"}
+    assert {c.name for c in given_rules(None)} == set(RULES) - {"constant", "norm-alone"}
     with pytest.raises(NotFound):
         given_rules([""])
 

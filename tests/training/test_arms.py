@@ -41,6 +41,15 @@ def arm(text):
         ),
         ("bn:T=sqrt/2:smoothing=0.1", "batch", 4.0, 0.1, "BN, T = 4, smoothing 0.1"),
         ("bn:T=suggested/2..1", "batch", SUGGESTION.temperature / 2, 0.0, "BN, T = 5.84 to 1"),
+        ("bn:T=sqrt-dim", "batch", math.sqrt(512), 0.0, "BN, T = 22.6 (sqrt-dim)"),
+        ("bn:T=sqrt-dim/4", "batch", math.sqrt(512) / 4, 0.0, "BN, T = 5.66 (sqrt-dim / 4)"),
+        (
+            "bn:T=hasegawa-sakai",
+            "batch",
+            SUGGESTION.temperature,
+            0.0,
+            "BN, T = 11.7 (hasegawa-sakai)",
+        ),
         ("bn:T=4.0012", "batch", 4.0012, 0.0, "BN, T = 4.0012"),
         ("plain:smoothing=0.1", "none", 1.0, 0.1, "plain, T = 1, smoothing 0.1"),
         ("bn:T=4:smoothing=0.2", "batch", 4.0, 0.2, "BN, T = 4, smoothing 0.2"),
@@ -74,6 +83,9 @@ def test_grammar(text, norm, temperature, smoothing, title):
         "bn:T=",
         "bn:T=warm",
         "bn:T=suggested/0",
+        "bn:T=budget",
+        "bn:T=sqrt-di",
+        "cosine:T=sqrt-dim",
         "bn:T=suggested*-1",
         "bn:T=suggested*",
         "bn:T=suggested*inf",
@@ -112,15 +124,22 @@ def test_what_does_not_follow_it(text):
 
 
 def test_the_default_arms_are_the_usual_alternatives():
-    titles = [arm(text).title for text in DEFAULT_ARMS]
-    assert titles == [
+    training = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0,
+                "steps": 564, "batch_size": 64, "schedule": "cosine", "n": 3000}  # fmt: skip
+    known = suggest(Task(64, 10, training=training))
+    arms = [parse_arm(text, feature_dim=64, suggestion=known) for text in DEFAULT_ARMS]
+    law = known.others["budget"].temperature
+    assert [one.title for one in merge_arms(arms)] == [
         "plain, T = 1",
-        "BN, T = 1",
+        "BN, T = 1 (suggested)",
         "LN, T = 1",
         "BN, T = 8",
-        "BN, T = 11.7 (suggested)",
+        f"BN, T = {law:.3g} (budget)",
         "plain, T = 1, smoothing 0.1",
     ]
+    adam = suggest(Task(64, 10, training={**training, "optimizer": "adamw"}))
+    arms = [parse_arm(text, feature_dim=64, suggestion=adam) for text in DEFAULT_ARMS]
+    assert len(merge_arms(arms)) == 5  # where the law is T = 1
 
 
 def test_the_same_training_under_two_names_is_one_arm():

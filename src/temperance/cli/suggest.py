@@ -107,6 +107,8 @@ def suggest(
         print_json(to_dict(suggestion))
         return
     _print(suggestion)
+    if tuned_lr is not None and not any("tuned_lr" in term for term in suggestion.terms):
+        print(f"Note: --tuned-lr is not used: rule {suggestion.rule} knows no such rate.")
     print_training(chosen, task)
     _print_others(suggestion)
     if source := getattr(getattr(chosen, "domain", None), "training", None):

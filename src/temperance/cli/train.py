@@ -42,8 +42,8 @@ def train(
         list[str] | None,
         typer.Option(
             help="NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE], repeatable. NORM: plain, bn, ln, "
-            "cosine. T: 4, sqrt, suggested, suggested/4, suggested*4, learned, 4..1 (a ramp); "
-            "cosine heads also s=adacos, s=adacos-dynamic, s=16."
+            "cosine. T: 4, sqrt, suggested, budget or another rule, suggested/4, learned, 4..1 (a "
+            "ramp); cosine heads also s=adacos, s=adacos-dynamic, s=16."
         ),
     ] = None,
     rule: Annotated[str | None, typer.Option(help="Rule that T=suggested follows.")] = None,

@@ -217,7 +217,8 @@ def skorch_training(net: Any, dataset_train: Any) -> Told:
             scheduler=_skorch_schedule(callbacks),
         )
         clips = [c.gradient_clip_value for c in callbacks if _is(c, "GradientNormClipping")]
-        return _remarked(facts, clip=next((c for c in clips if c), None))
+        smoothing = getattr(net.criterion_, "label_smoothing", 0.0)
+        return _remarked(facts, clip=next((c for c in clips if c), None), smoothing=smoothing)
 
     return told(ask)
 

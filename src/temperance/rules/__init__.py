@@ -15,6 +15,7 @@ from temperance.rules.domain import Domain
 from temperance.rules.fitted import FittedRule
 from temperance.rules.fitted_domain import FittedDomain
 from temperance.rules.hasegawa_sakai import HasegawaSakai, HasegawaSakaiCsgCn
+from temperance.rules.norm_alone import NormAlone
 from temperance.rules.saved import load_rule, save_rule
 from temperance.rules.statistics import StatisticsRule
 from temperance.rules.suggestion import RULES, Rule, find_rule, suggest
@@ -33,6 +34,7 @@ __all__ = [
     "FittedRule",
     "HasegawaSakai",
     "HasegawaSakaiCsgCn",
+    "NormAlone",
     "NormFace",
     "Rule",
     "SqrtDim",

@@ -130,6 +130,17 @@ class Budget:
         """Whether ``suggest`` takes the rule by itself where it knows the training."""
         return self.coefficients.default
 
+    def default_for(self, task: Task) -> bool:
+        """Whether ``suggest`` takes the rule by itself for a task whose training it knows.
+
+        Where fresh data support the law; and where the rate was tuned at T = 1, since only a law
+        that they support comes with the coefficients, and who says ``tuned_lr`` asks for it.
+        """
+        training = read_training(task)
+        name = training.family + TUNED
+        tuned = training.tuned_lr is not None and name in self.coefficients.families(self.target)
+        return self.default or tuned
+
     @property
     def domain(self) -> BudgetDomain:
         """The ranges of the runs."""
@@ -210,7 +221,10 @@ class Budget:
         families = self.coefficients.families(self.target)
         name = training.family + TUNED
         law, advice = self._law(training), ""
-        if training.tuned_lr is None and name in families:
+        norms = (
+            (self.norm, *dict(families[name].domain).get("norm", ())) if name in families else ()
+        )
+        if training.tuned_lr is None and self.norm_of(task) in norms:
             advice = (
                 "if this learning rate was tuned at T = 1, say so (tuned_lr): that T is another"
             )
@@ -220,12 +234,15 @@ class Budget:
             found = f"no form was shown to beat T = 1 with {training.optimizer}"
             return _joined(f"{found}: this is the norm alone", advice)
         name = name if law is families.get(name) else training.family
-        return _joined(self._on_unseen(name), advice)
+        return _joined(self._on_unseen(name, self.norm_of(task)), advice)
 
-    def _on_unseen(self, family: str) -> str:
+    def _on_unseen(self, family: str, norm: str) -> str:
         found = self.coefficients.fit.get("held_out", {}).get(family)
         if not found or not found.keys() >= _HELD_OUT:
-            return ""
+            tuned = family.endswith(TUNED)
+            return "no figures of unseen data come with the law of a tuned rate" if tuned else ""
+        if norm != self.norm:  # the judged trainings had a BatchNorm
+            return f"what the law did on unseen data is known for norm {self.norm} only, not {norm}"
         better, gain, median = found["better"], found["gain"], found["median_gain"]
         return (
             f"on {found['tasks']} trainings of {found['datasets']} held-out data sets this law "

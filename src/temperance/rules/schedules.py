@@ -187,8 +187,11 @@ class _Calls:
 
     times: int = 1
     guarded: bool = False  # accelerate leaves steps beyond total_steps out
+    passed: int = 0  # batches before that of a step, which it counts as steps of the scheduler
 
     def step(self, scheduler: Any) -> None:
+        if self.passed:
+            scheduler._step_count += self.passed
         for _ in range(self.times):
             last = getattr(scheduler, "total_steps", None) if self.guarded else None
             if last is None or scheduler._step_count <= last:
@@ -198,16 +201,20 @@ class _Calls:
 def _calls_of(scheduler: Any) -> _Calls:
     """What a call of accelerate's wrapper does: it counts the batches of every process.
 
-    With ``split_batches`` the processes share a batch, and a call is one step. Its wrappers for
-    other engines, DeepSpeed's for one, leave the steps to these.
+    Batches whose gradients are summed up count, too, though they step nothing: a scheduler with
+    ``total_steps`` stands still when these are counted. With ``split_batches`` the processes share
+    a batch, and a call is one step. Its wrappers for other engines, DeepSpeed's for one, leave the
+    steps to these.
     """
     if type(scheduler).__name__ != "AcceleratedScheduler" or not scheduler.step_with_optimizer:
         return _Calls()
     if scheduler.split_batches:
         return _Calls()
+    state = scheduler.gradient_state
+    passed = state.num_steps - 1 if state.adjust_scheduler else 0
     from accelerate.state import AcceleratorState
 
-    return _Calls(int(AcceleratorState().num_processes), guarded=True)
+    return _Calls(int(AcceleratorState().num_processes), guarded=True, passed=passed)
 
 
 def _foreseen(

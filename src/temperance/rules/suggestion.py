@@ -38,6 +38,7 @@ from temperance.rules.explanation import (
     reasons_of,
 )
 from temperance.rules.hasegawa_sakai import HasegawaSakai, HasegawaSakaiCsgCn
+from temperance.rules.norm_alone import NormAlone
 
 __all__ = ["MIN_SUGGESTED", "RULES", "Rule", "find_rule", "lacking", "rule_name", "suggest"]
 
@@ -47,6 +48,7 @@ _TABLE: tuple[Any, ...] = (
     HasegawaSakai(),
     HasegawaSakaiCsgCn(),
     Budget(load_coefficients()),
+    NormAlone(),
     AdaCos(),
     CosFaceBound(),
     NormFace(),
@@ -60,10 +62,11 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
 
     Args:
         rule: a name in ``RULES`` or of an entry point ``temperance.rules``; a file of
-            ``temperance fit --out``, its name ending in ``.json``; a rule itself; or None for
-            ``budget`` where the task has all facts of its training that this rule needs and its
-            coefficients say that it may be the default, else ``hasegawa-sakai-csg-cn`` where the
-            task has a csg and ``hasegawa-sakai`` elsewhere.
+            ``temperance fit --out``, its name ending in ``.json``; a rule itself; or None. None is,
+            where the task has all facts of its training that ``budget`` needs, ``budget`` if its
+            coefficients support it there (``Budget.default_for``), else ``norm-alone``; where the
+            training is not known, ``hasegawa-sakai-csg-cn`` for a task with a csg and
+            ``hasegawa-sakai`` for others.
         task: the task, to choose by.
 
     Returns:
@@ -98,8 +101,8 @@ def find_rule(rule: str | Rule | None, task: Task) -> Rule:
 
 def _best_informed(task: Task) -> str:
     budget = RULES["budget"]
-    if budget.default and not lacking(budget, task):
-        return "budget"
+    if not lacking(budget, task):
+        return "budget" if budget.default_for(task) else "norm-alone"
     return "hasegawa-sakai-csg-cn" if "csg" in task.statistics else "hasegawa-sakai"
 
 

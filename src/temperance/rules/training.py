@@ -33,6 +33,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 """Optimizers by family, class names in lower case: what moves a weight by the same law."""
 
+_LEAST = 1e-15  # a rate that moves no weight; products and quotients of smaller ones may be 0
 _LARGEST = 2**63 - 1  # as in the trials of a study
 _SAME = 1e-3  # relative difference of two figures that are the same, one of them rounded
 
@@ -102,7 +103,8 @@ class Training:
             _set(self, name, value if good(value) else None, expected)
         if self.tuned_lr is not None:
             tuned = _number(self.tuned_lr)
-            _set(self, "tuned_lr", tuned if tuned > 0 else None, "a positive number, or None")
+            expected, good = _NUMBERS["lr"]
+            _set(self, "tuned_lr", tuned if good(tuned) else None, f"{expected}, or None")
 
     @property
     def family(self) -> str:
@@ -124,8 +126,8 @@ class Training:
 
 
 _NUMBERS = {
-    "lr": ("a positive number", lambda v: v > 0),
-    "mean_lr_ratio": ("a number above 0, at most 1", lambda v: 0 < v <= 1),
+    "lr": ("a positive number, 1e-15 or more", lambda v: v >= _LEAST),
+    "mean_lr_ratio": ("a number above 0 (1e-15 or more), at most 1", lambda v: _LEAST <= v <= 1),
     "momentum": ("a number from 0 to below 1", lambda v: 0 <= v < 1),
     "weight_decay": ("a number of 0 or more", lambda v: v >= 0),
     "label_noise": ("a share from 0 to below 1", lambda v: 0 <= v < 1),
@@ -197,7 +199,12 @@ def steps_of(
                 "training", expected="epochs or steps", found="neither", fix="Give one of them."
             )
         return steps
-    found = math.ceil(epochs * math.ceil(n / batch_size) - 1e-9)
+    whole = epochs * math.ceil(n / batch_size)
+    if not whole <= _LARGEST:
+        raise InvalidInput(
+            "training, epochs", expected="below 2**63 steps", found=f"{epochs:g}", fix="Change it."
+        )
+    found = math.ceil(whole - 1e-9)
     if steps is not None and steps != found:
         raise InvalidInput(
             "training, steps",

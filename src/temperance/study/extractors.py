@@ -131,10 +131,13 @@ def extract(step: Step, rows: Mapping[str, Matrix]) -> dict[str, Matrix]:
     if (train.ndim == 4) != extractor.pictures:
         wanted = "pictures" if extractor.pictures else "rows of numbers [n, d]"
         raise _bad(step.text, wanted, f"shape {list(train.shape)}")
-    transform = extractor.fit(train, size)
-    return {
-        split: np.ascontiguousarray(transform(x), dtype=np.float32) for split, x in rows.items()
-    }
+    try:
+        transform = extractor.fit(train, size)
+        return {
+            split: np.ascontiguousarray(transform(x), dtype=np.float32) for split, x in rows.items()
+        }
+    except MemoryError as error:
+        raise _bad(step.text, "a size that fits into memory", f"{error}") from error
 
 
 def _size_of(step: Step) -> int:

@@ -145,7 +145,7 @@ def given_rules(rules: Sequence[str | Rule] | Mapping[str, Rule] | None) -> list
         rules: names, rules, or rules by the name that they get; None for all in ``RULES``.
 
     Returns:
-        A candidate for each but ``constant``, which is the baseline ``T = 1``.
+        A candidate for each but ``constant`` and ``norm-alone``, the baseline ``T = 1``.
 
     Raises:
         NotFound: if there is no rule of a name.
@@ -158,7 +158,8 @@ def given_rules(rules: Sequence[str | Rule] | Mapping[str, Rule] | None) -> list
     else:
         found = [_rule(rule) for rule in (RULES if rules is None else rules)]
         pairs = [(rule_name(rule), rule) for rule in found]
-    pairs = [(name, rule) for name, rule in pairs if rule != RULES["constant"]]
+    plain = (RULES["constant"], RULES["norm-alone"])
+    pairs = [(name, rule) for name, rule in pairs if rule not in plain]
     return [_given(name, rule, asked) for name, rule in pairs]
 
 

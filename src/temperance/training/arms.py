@@ -19,13 +19,16 @@ __all__ = ["BASELINE", "DEFAULT_ARMS", "Arm", "merge_arms", "parse_arm"]
 
 NORMS = {"plain": "none", "bn": "batch", "ln": "layer", "cosine": "cosine"}
 BASELINE = "plain"
-DEFAULT_ARMS = ("plain", "bn", "ln", "bn:T=sqrt", "bn:T=suggested", "plain:smoothing=0.1")
+DEFAULT_ARMS = (
+    *("plain", "bn", "ln", "bn:T=sqrt", "bn:T=budget", "bn:T=suggested"),
+    "plain:smoothing=0.1",
+)
 SCALES = {"adacos": "adacos", "cosface": "cosface-bound", "normface": "normface"}
 DYNAMIC = "adacos-dynamic"
 _GRAMMAR = (
     "NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE], NORM one of plain, bn, ln, cosine; T a number, "
-    "sqrt, suggested (both also as suggested/4 or suggested*4), learned, learned@START or "
-    "START..END; for cosine also s, a number, "
+    "sqrt, suggested or the name of a rule (all also as suggested/4 or suggested*4), learned, "
+    "learned@START or START..END; for cosine also s, a number, "
     f"{', '.join(SCALES)} or {DYNAMIC}; SHAPE one of {', '.join(SHAPES)}"
 )
 
@@ -111,13 +114,12 @@ class Arm:
             return "s by AdaCos"
         if self.norm == "cosine":
             return f"s = {1 / self.temperature:.3g}"
-        if float(number) != self.temperature and not self.suggested and "sqrt" not in self.name:
-            number = f"{self.temperature:g}"
-        if times := re.search(r"T=(suggested[*/][^:]+)", self.name):
-            return (
-                f"T = {self.temperature:.3g} ({times[1].replace('*', ' * ').replace('/', ' / ')})"
-            )
-        return f"T = {number}" + (" (suggested)" if self.suggested else "")
+        if self.suggested:
+            return f"T = {number} (suggested)"
+        if asked := re.search(r"T=([a-z][a-z-]*)(?:([*/])([^:]+))?(?=:|$)", self.name):
+            word = f"{asked[1]} {asked[2]} {asked[3]}" if asked[2] else asked[1]
+            return f"T = {number}" + ("" if asked[1] == "sqrt" else f" ({word})")
+        return f"T = {number if float(number) == self.temperature else f'{self.temperature:g}'}"
 
 
 def merge_arms(arms: Sequence[Arm]) -> tuple[Arm, ...]:
@@ -149,8 +151,9 @@ def parse_arm(text: str, *, feature_dim: int, suggestion: Suggestion) -> Arm:
 
     Args:
         text: ``NORM[:T=VALUE][:ramp=SHAPE][:smoothing=VALUE]``; NORM is plain, bn, ln or cosine.
-            T (1 if absent) is a number; ``sqrt`` for ``sqrt(M)`` or ``suggested``, not for cosine
-            heads, whose T is another one; either times or over a number, as ``suggested/4``
+            T (1 if absent) is a number; ``sqrt`` for ``sqrt(M)``, ``suggested`` or the name of a
+            rule, not for cosine heads, whose T is another one; each times or over a number, as
+            ``suggested/4``
             (three runs around the suggested T are what more compute is best spent on, see
             ``studies/budget``); ``START..END``
             (or ``START->END``, in quotes) for a ramp; ``learned``, from the suggested T on, or
@@ -201,13 +204,16 @@ def _with_value(arm: Arm, given: dict[str, str], feature_dim: int, suggestion: S
     """The arm with its T, and how that moves."""
     cosine = arm.norm == "cosine"
 
+    rules = (suggestion.rule, *suggestion.others)
+
     def read(value: str) -> float:
-        word = re.fullmatch(r"(sqrt|suggested)(?:([*/])(.+))?", value)
-        if word is None:
+        word = re.fullmatch(r"([a-z][a-z-]*)(?:([*/])(.+))?", value)
+        if word is None or word[1] not in ("sqrt", "suggested", *rules):
             return _number(arm.name, value)
         if cosine:
             raise _no_scale(arm.name, value)
-        base = math.sqrt(feature_dim) if word[1] == "sqrt" else suggestion.temperature
+        bases = {"sqrt": math.sqrt(feature_dim), "suggested": suggestion.temperature}
+        base = bases.get(word[1]) or _of_rule(arm.name, word[1], suggestion)
         factor = 1.0 if word[2] is None else _number(arm.name, word[3])
         return _times(base, factor, word[2])
 
@@ -240,6 +246,21 @@ def _with_scale(arm: Arm, scale: str, suggestion: Suggestion) -> Arm:
             fix="For two classes take --arm cosine:s=cosface, a number, or cosine:T=learned@0.1.",
         )
     return replace(arm, temperature=other.temperature, adaptive=scale == DYNAMIC)
+
+
+def _of_rule(text: str, rule: str, suggestion: Suggestion) -> float:
+    """T of a rule: of the one that the suggestion follows, or of one beside it."""
+    if rule == suggestion.rule:
+        return suggestion.temperature
+    other = suggestion.others[rule]
+    if other.temperature is None:
+        raise InvalidInput(
+            "arm",
+            expected=f"a rule that has a T for this task, in place of {rule}",
+            found=f"{text!r}: {other.note}",
+            fix="Leave this arm out, or name another rule (see: temperance rules).",
+        )
+    return other.temperature
 
 
 def _times(base: float, factor: float, sign: str | None) -> float:

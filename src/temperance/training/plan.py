@@ -68,11 +68,13 @@ class Plan:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if self.tuned_lr is not None and not 0 < self.tuned_lr < math.inf:
+        given = self.tuned_lr
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if given is not None and not (number and 0 < given < math.inf):
             raise InvalidInput(
                 "plan, tuned_lr",
                 expected="a positive number: the learning rate that was best at T = 1",
-                found=f"{self.tuned_lr!r:.60}",
+                found=f"{given!r:.60}",
                 fix="Give another, or leave it out.",
             )
 

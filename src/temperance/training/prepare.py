@@ -67,7 +67,15 @@ def prepare(plan: Plan, progress: Progress | None = None) -> Prepared:
     if own or any(arm.norm == "batch" for arm in arms):
         _check_batch_size(len(part), plan.budget.batch_size)
     notices = (*data.notices, *splits.notices, *_copies(data, splits), *net.notices, *head.notes)
+    notices += _unused(plan, suggestion)
     return Prepared(plan, data, splits, preprocess, net.name, task, suggestion, arms, notices)
+
+
+def _unused(plan: Plan, suggestion: Suggestion) -> tuple[str, ...]:
+    """Say that a tuned rate was given to a rule that makes nothing of it."""
+    if plan.tuned_lr is None or any("tuned_lr" in term for term in suggestion.terms):
+        return ()
+    return (f"tuned_lr = {plan.tuned_lr:g} is not used: rule {suggestion.rule} knows no such rate",)
 
 
 def _copies(data: DataSet, splits: Splits) -> list[str]:

@@ -6,6 +6,7 @@ A finished run is three files in ``runs/`` (record, logits, weights); a run unde
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -18,9 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from temperance.errors import InvalidInput
 from temperance.evaluation import EvaluateOptions, evaluate, fit_temperature
 from temperance.files import write_bytes
-from temperance.head import HeadOptions, insert
+from temperance.head import HeadOptions, insert, tempered_heads
 from temperance.models import read_safetensors
 from temperance.records import Run, dumps, loads
 from temperance.training import loop, state
@@ -43,6 +45,7 @@ __all__ = [
     "run_one",
 ]
 
+_SAME = 1e-6  # relative difference of a T that went through float32
 SAVE_EVERY = 1.0  # seconds between saved states of a run, at least
 _SPLITS = ("train", "fit", "test")
 
@@ -125,6 +128,9 @@ def run_one(
     file = out / "state" / f"{key_of(arm, seed)}.safetensors"
     if file.exists():
         state.restore(training, file)
+        if not arm.moves:
+            (head,) = tempered_heads(model).values()
+            _require_same(file, float(head.temperature), arm.temperature, arm)
     loop.train(
         training,
         rows["train"],
@@ -179,6 +185,16 @@ def _judged(
 
 
 # ------------------------------------------------------------------ keeping runs
+def _require_same(file: Path, found: float, now: float, arm: Arm) -> None:
+    if not math.isclose(found, now, rel_tol=_SAME):
+        raise InvalidInput(
+            str(file),
+            expected=f"a run of {arm.name} with T = {now:.6g}",
+            found=f"one with T = {found:.6g}: the rule, or what it measured, is another now",
+            fix="Go on with the version and the rule that began it, or start into another folder.",
+        )
+
+
 def key_of(arm: Arm, seed: int) -> str:
     """Name of a run's files."""
     return quote(arm.name.replace(":", "-").replace("=", "-"), safe="") + f"-seed{seed}"
@@ -204,12 +220,20 @@ def keep_run(
 
 
 def load_run(out: Path, arm: Arm, seed: int) -> Scored | None:
-    """Read a finished run back, or None if there is none."""
+    """Read a finished run back, or None if there is none.
+
+    Raises:
+        InvalidInput: if it was trained with another T than the arm has now, because the rule or its
+            coefficients changed since: seeds of two temperatures must not be averaged.
+    """
     path = out / "runs" / key_of(arm, seed)
     record = path.with_name(path.name + ".json")
     if not record.exists():
         return None
     run = loads(record.read_text(encoding="utf-8"), Run)
+    for name, now in (("temperature", arm.temperature), ("end", arm.end)):
+        if now is not None:
+            _require_same(record, run.trial.get(name, now), now, arm)
     if run.outcome != "done":
         return Scored(run)
     logits = read_safetensors(path.with_name(path.name + ".logits.safetensors"))
