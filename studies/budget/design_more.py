@@ -2,14 +2,15 @@
 
 On data sets of the law:
 ``tuned``: learning rate and T on one grid, for what is left of the gain where the rate is tuned;
-``tuned-rmsprop``: the same with RMSprop.
+``tuned-rmsprop``: the same with RMSprop; ``tuned-third``: a third seed of ``tuned``.
 ``long``: trainings of 6,000 to 60,000 steps, longer than any that the law was fitted on.
 ``kinds``: attention nets (of pictures, of letters) and convolutions over letters.
 ``augment``: the same settings without and with augmentation; ``augment-pictures``: shifts.
 
 On data sets that nothing in this study has seen, three seeds:
-``fresh-nets``: the nets of the law; ``fresh-kinds``: those of ``kinds``; ``fresh-tuned``: as
-``tuned``; ``fresh-tuned-2``: with AdamW, a second draw.
+``fresh-nets``: the nets of the law; ``fresh-kinds``: those of ``kinds``; ``fresh-one``: T = 1 where
+the grid of those starts above it; ``fresh-tuned``: as
+``tuned``; ``fresh-tuned-2``, ``fresh-tuned-3``: second draws, with AdamW and with SGD.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ def tuned(u: Sequence[float], sets: Sequence[Data]) -> tuple[Setting, float]:
 def without_rmsprop(u: Sequence[float]) -> tuple[float, ...]:
     """The same draw with another optimizer in its place."""
     return (0.7 * u[0], *u[1:])
+
+
+def with_sgd(u: Sequence[float]) -> tuple[float, ...]:
+    """The same draw with SGD."""
+    return (0.1, *u[1:])
 
 
 def with_adamw(u: Sequence[float]) -> tuple[float, ...]:
@@ -134,10 +140,29 @@ def three_seeds(found: list[tuple[Setting, float]]) -> list[tuple[Setting, float
 on_grid = partial(drawn, grid=lambda _: TEMPERATURES)
 
 
+def one(found: list[tuple[Setting, float]]) -> list[tuple[Setting, float]]:
+    """T = 1 of settings whose grid starts above it: what a rule is compared with must be there."""
+    lacking = [(s, cost / len(s["temperature"])) for s, cost in found if s["temperature"][0] > 1]
+    return [(setting | {"temperature": [1.0]}, cost) for setting, cost in lacking]
+
+
+def third_seed(found: list[tuple[Setting, float]]) -> list[tuple[Setting, float]]:
+    """The same settings with one more seed, for what is claimed of them."""
+    return [(setting | {"seed": [2]}, cost / 2) for setting, cost in found]
+
+
 def plans() -> dict[str, list[tuple[Setting, float]]]:
     """All plans by name."""
+    fresh_nets = three_seeds(
+        drawn(lambda u: any_net(in_front(u), FRESH, conv=0.2), seed=404, count=48, most=45)
+    )
+    fresh_kinds = three_seeds(
+        drawn(lambda u: sequence(in_front(u), FRESH), seed=405, count=28, most=120)
+    )
+    both = on_grid(lambda u: tuned(without_rmsprop(u), LAW), seed=400, count=36, most=150)
     return {
-        "tuned": on_grid(lambda u: tuned(without_rmsprop(u), LAW), seed=400, count=36, most=150),
+        "tuned": both,
+        "tuned-third": third_seed(both),
         "tuned-rmsprop": on_grid(
             lambda u: tuned(with_rmsprop(u), LAW), seed=407, count=12, most=100
         ),
@@ -150,14 +175,14 @@ def plans() -> dict[str, list[tuple[Setting, float]]]:
             count=10,
             most=200,
         ),
-        "fresh-nets": three_seeds(
-            drawn(lambda u: any_net(in_front(u), FRESH, conv=0.2), seed=404, count=48, most=45)
-        ),
-        "fresh-kinds": three_seeds(
-            drawn(lambda u: sequence(in_front(u), FRESH), seed=405, count=28, most=120)
-        ),
+        "fresh-nets": fresh_nets,
+        "fresh-kinds": fresh_kinds,
+        "fresh-one": one([*fresh_nets, *fresh_kinds]),
         "fresh-tuned": three_seeds(
             on_grid(lambda u: tuned(u, FRESH), seed=406, count=18, most=100)
+        ),
+        "fresh-tuned-3": three_seeds(
+            on_grid(lambda u: tuned(with_sgd(u), FRESH), seed=410, count=16, most=100)
         ),
         "fresh-tuned-2": three_seeds(
             on_grid(lambda u: tuned(with_adamw(u), FRESH), seed=408, count=16, most=100)

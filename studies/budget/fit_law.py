@@ -88,10 +88,10 @@ class Settings:
         return np.array(rows)
 
 
-def read(folder: Path) -> list[Curve]:
+def read(*folders: Path) -> list[Curve]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TemperanceWarning)
-        return [c for c in read_curves(folder) if len(c.temperatures) >= 5]
+        return [c for c in read_curves(*folders) if len(c.temperatures) >= 5]
 
 
 def settings(curves: Sequence[Curve], metric: str) -> Settings:

@@ -28,6 +28,7 @@ from tuned import Grid, best_rate, grids, interval, shown
 from temperance.files import write_bytes
 from temperance.rules.budget import Budget
 from temperance.rules.budget_file import load_coefficients, save_coefficients
+from temperance.study.resample import FEW
 
 Array = NDArray[np.float64]
 POWERS = {"sgd": 0.5, "adam": 1.0, "rmsprop": 1.0}
@@ -217,7 +218,8 @@ def kept(found: Mapping[str, Any]) -> bool:
     own = found["nll_posthoc"]
     cost = {name: value[0] for name, value in own["cost"].items()}
     cheaper = cost["tuned"] < min(cost["law"], cost["T = 1"])
-    return bool(cheaper and own["gain over T = 1"][1] > 0)
+    enough = found["data sets"] >= FEW  # intervals over fewer are not to be trusted
+    return bool(enough and cheaper and own["gain over T = 1"][1] > 0)
 
 
 def recipes(own: Sequence[Grid], law: Array) -> list[dict[str, Any]]:
@@ -319,6 +321,8 @@ def write(report: Mapping[str, Any], text: str, out: Path, name: str) -> None:
 
 def main(runs: Path, file: Path, out: Path) -> None:
     content = json.loads(file.read_text())
+    for family in FAMILIES:  # what was judged was another fit
+        content["fit"].get("held_out", {}).pop(f"{family}, tuned", None)
     parts_there = [runs / name for name in ("tuned", "tuned-rmsprop") if (runs / name).exists()]
     curves = [c for folder in parts_there for c in read(folder)]
     law: LeftOut = left_out(read(runs / "law"), load_coefficients(file))
@@ -338,8 +342,9 @@ def main(runs: Path, file: Path, out: Path) -> None:
     write(report, page(report), out, "fit-tuned")
 
 
-LEVELS = {"fresh-tuned": 0.95, "fresh-tuned-2": 0.975}
-"""Draws of fresh data and the level of what they are to show; the second is a second try."""
+LEVELS = {"fresh-tuned": 0.95, "fresh-tuned-2": 0.975, "fresh-tuned-3": 0.975}
+"""Draws of fresh data and the level of what they are to show; 2 (AdamW) and 3 (SGD) are second
+tries."""
 
 
 def main_fresh(runs: Path, file: Path, out: Path) -> None:
@@ -350,29 +355,37 @@ def main_fresh(runs: Path, file: Path, out: Path) -> None:
         for family in FAMILIES
         if (law := families.get(f"{family}, tuned"))
     }
-    draws = {
-        name: fresh(grids(read(runs / name), Budget(coefficients)), laws, level=level)
-        for name, level in LEVELS.items()
+    own = {
+        name: grids(read(runs / name), Budget(coefficients))
+        for name in LEVELS
         if (runs / name).exists()
     }
+    draws = {name: fresh(found, laws, level=LEVELS[name]) for name, found in own.items()}
+    pooled = fresh([grid for found in own.values() for grid in found], laws, level=0.95)
     text = fresh_page(draws)
     write(draws, text, out, "fresh-tuned")
-    keep(file, draws, laws)
+    keep(file, draws, pooled)
 
 
-def keep(file: Path, draws: Mapping[str, Mapping[str, Any]], laws: Mapping[str, Array]) -> None:
-    """Leave only the laws that fresh data support, and write for users what to expect of them."""
+def keep(
+    file: Path, draws: Mapping[str, Mapping[str, Any]], pooled: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Leave only the laws that fresh data support, and write for users what to expect of them.
+
+    Only the law by NLL after is judged, so only that is kept; and what to expect is of all draws.
+    """
     content = json.loads(file.read_text())
     held = content["fit"].setdefault("held_out", {})
-    for family in laws:
+    for family in FAMILIES:
         name = f"{family}, tuned"
-        shown_in = [r[family] for r in draws.values() if family in r and kept(r[family])]
-        if not shown_in:
-            held.pop(name, None)
-            for families in content["targets"].values():
+        supported = any(kept(r[family]) for r in draws.values() if family in r)
+        for target, families in content["targets"].items():
+            if not supported or target != content["target"]:
                 families.pop(name, None)
+        if not supported:
+            held.pop(name, None)
             continue
-        found = shown_in[0]
+        found = pooled[family]
         held[name] = {
             "tasks": found["nll_posthoc"]["rows"],
             "datasets": found["data sets"],

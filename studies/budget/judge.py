@@ -198,6 +198,15 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> str:
         "best NLL; NLL counts up to three times ln C. Gain: over T = 1 with the same norm.",
         "",
     ]
+    for rule in ("T = 1", "hasegawa-sakai-csg-cn"):
+        own = [r for r in found["all"] if (r["rule"], r["metric"]) == (rule, "nll_posthoc")]
+        if own:
+            lines += [
+                f"{rule}: outside of the trained T in {own[0]['outside']} of {own[0]['tasks']}",
+                "tasks, where the nearest trained T stands for it; its fallback answers in "
+                f"{own[0]['fallbacks']}.",
+                "",
+            ]
     names = ("rule", "tasks (data sets)", "mean regret", "relative %", "gain", "better", "shows")
     head = f"| {' | '.join(names)} |"
 
