@@ -94,8 +94,8 @@ def summary(found: Sequence[Found]) -> dict[str, Any]:
     report: dict[str, Any] = {
         "settings": len(found),
         "data sets": len(set(names)),
-        "at the lower end": sum(f.best["nll_posthoc"] == x[0] for f, x in at),
-        "at the upper end": sum(f.best["nll_posthoc"] == x[-1] for f, x in at),
+        "at the lower end": sum(bool(f.best["nll_posthoc"] == x[0]) for f, x in at),
+        "at the upper end": sum(bool(f.best["nll_posthoc"] == x[-1]) for f, x in at),
         "inside over law": geometric([f.best["nll_posthoc"] - f.law for f in inside]),
         "best over law": interval(ratio, names, factor=True),
         "off by a factor of": float(np.exp(np.median(np.abs(ratio)))),

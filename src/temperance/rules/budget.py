@@ -138,8 +138,9 @@ class Budget:
         """
         training = read_training(task)
         name = training.family + TUNED
+        supported = name in self.coefficients.fit.get("held_out", {})
         tuned = training.tuned_lr is not None and name in self.coefficients.families(self.target)
-        return self.default or tuned
+        return self.default or (tuned and supported)
 
     @property
     def domain(self) -> BudgetDomain:
@@ -241,6 +242,8 @@ class Budget:
         if not found or not found.keys() >= _HELD_OUT:
             tuned = family.endswith(TUNED)
             return "no figures of unseen data come with the law of a tuned rate" if tuned else ""
+        if self.target != self.coefficients.target:
+            return f"figures of unseen data are known for {self.coefficients.target} only"
         if norm != self.norm:  # the judged trainings had a BatchNorm
             return f"what the law did on unseen data is known for norm {self.norm} only, not {norm}"
         better, gain, median = found["better"], found["gain"], found["median_gain"]
