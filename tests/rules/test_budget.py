@@ -552,6 +552,20 @@ def test_a_tuned_rate_has_a_law_of_its_own(ratio):
     assert low < rule(known) < high
 
 
+def test_the_law_of_a_tuned_rate_is_for_its_norms():
+    laws = {"sgd, tuned": {**TUNED, "domain": {**TUNED["domain"], "norm": ["batch"]}}}
+    rule = with_tuned(**laws)
+    known = task(lr=0.05, tuned_lr=0.05)
+    assert rule(known) == pytest.approx(2)
+    for norm in ("layer", "none"):
+        other = task(lr=0.05, tuned_lr=0.05, norm=norm)
+        assert rule(other) == pytest.approx(rule(task(lr=0.05, norm=norm)))
+        assert not rule.default_for(other)
+        assert f"and norm {norm}" in rule.expectation(other)
+        assert suggest(other).rule == "norm-alone"
+    assert rule(task(lr=0.05, tuned_lr=0.05, norm="batch")) == pytest.approx(2)
+
+
 def test_a_ratio_outside_of_the_fit_is_said():
     rule = with_tuned(**{"sgd, tuned": TUNED})
     found = suggest(task(lr=3.0, tuned_lr=0.001), rule)

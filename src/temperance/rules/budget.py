@@ -139,7 +139,7 @@ class Budget:
         training = read_training(task)
         name = training.family + TUNED
         supported = name in self.coefficients.fit.get("held_out", {})
-        tuned = training.tuned_lr is not None and name in self.coefficients.families(self.target)
+        tuned = self._law(training) is self.coefficients.families(self.target).get(name)
         return self.default or (tuned and supported)
 
     @property
@@ -229,8 +229,9 @@ class Budget:
             advice = (
                 "if this learning rate was tuned at T = 1, say so (tuned_lr): that T is another"
             )
-        if training.tuned_lr is not None and name not in families:
+        if training.tuned_lr is not None and law is not families.get(name):
             advice = f"tuned_lr is not used: no law for a tuned rate with {training.optimizer}"
+            advice += f" and norm {self.norm_of(task)}" if name in families else ""
         if not law.terms:
             found = f"no form was shown to beat T = 1 with {training.optimizer}"
             return _joined(f"{found}: this is the norm alone", advice)
@@ -271,9 +272,13 @@ def _joined(*parts: str) -> str:
 
 
 def _law_of(families: Mapping[str, Family], training: Training) -> Family:
-    """The law for a rate that was tuned at T = 1, where that rate is known and there is one."""
+    """The law for a rate tuned at T = 1, where that is known and there is one for the norm."""
     plain = families[training.family]
-    return plain if training.tuned_lr is None else families.get(training.family + TUNED, plain)
+    tuned = families.get(training.family + TUNED)
+    if tuned is None or training.tuned_lr is None:
+        return plain
+    norms = dict(tuned.domain).get("norm", ())
+    return tuned if not norms or (training.norm or Budget.norm) in norms else plain
 
 
 def t_quantile(level: float, degrees: float) -> float:
