@@ -20,17 +20,21 @@ import numpy as np
 from fit_law import FAMILIES, read
 from judge import LeftOut, left_out
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
 
 from temperance.files import write_bytes
 from temperance.records import Task
 from temperance.rules.budget_file import load_coefficients
+from temperance.study.resample import data_set_interval
 from temperance.study.runs import Curve
 
 Array = NDArray[np.float64]
 METRICS = ("accuracy", "nll", "nll_posthoc")
 CHOSEN_BY = "nll_posthoc"
 DRAWS = 2000
+FACTORS = (
+    *("best T at the rate tuned at T = 1", "T of the law there", "best over law"),
+    "best pair's rate over tuned",
+)
 PARTS = ("tuned", "tuned-third")  # two seeds, and one more that came after the law of a tuned rate
 LEAST_SETS = 3  # for a mean to be shown
 
@@ -139,21 +143,18 @@ WAYS: Mapping[str, tuple[int, Callable[[Grid], tuple[int, float]]]] = {
 def interval(
     values: Array, names: Sequence[str], *, factor: bool = False, level: float = 0.95
 ) -> list[float]:
-    """Mean and interval, data sets drawn again, widened for few of them as in ``study.resample``.
-
-    T. Hesterberg, "What teachers should know about the bootstrap", 2015, section 4.3.
-    """
+    """Mean and interval, data sets drawn again."""
     rng, sets = np.random.default_rng(0), sorted(set(names))
     rows = {name: np.flatnonzero(np.array(names) == name) for name in sets}
     drawn = [
         values[np.concatenate([rows[n] for n in rng.choice(sets, len(sets))])].mean()
         for _ in range(DRAWS)
     ]
-    size = max(2, len(sets))
-    z = math.sqrt(size / (size - 1)) * float(stdtrit(size - 1, (1 + level) / 2))
-    mean = values.mean()
-    low, high = np.quantile(drawn, (ndtr(-z), ndtr(z)))
-    found = (mean, min(low, mean), max(high, mean))
+    mean = float(values.mean())
+    ends = data_set_interval(mean, np.array(drawn), len(sets), level=level)
+    if ends is None:
+        raise SystemExit(f"no interval over {len(sets)} data sets: leave this group out")
+    found = (mean, *ends)
     return [float(np.exp(v) if factor else v) for v in found]
 
 
@@ -191,6 +192,19 @@ def results(found: Sequence[Grid]) -> dict[str, Any]:
         "best T at the rate tuned at T = 1": interval(best, names, factor=True),
         "T of the law there": interval(given, names, factor=True),
         "best over law": interval(best - given, names, factor=True),
+        "best pair's rate over tuned": interval(
+            np.array(
+                [
+                    math.log(g.rates[pair[0]] / g.rates[r])
+                    for g, pair, r in zip(
+                        found, chosen["rate and T, all pairs"], tuned, strict=True
+                    )
+                ]
+            ),
+            names,
+            factor=True,
+        ),
+        "best pair at the largest rate": sum(r == 6 for r, _ in chosen["rate and T, all pairs"]),
         "tuned rate at an end": float(np.mean([r in (0, 6) for r in tuned])),
         "off": off_the_rate(found, tuned),
     }
@@ -247,12 +261,14 @@ def page(report: Mapping[str, Any]) -> str:
             cells += [f"{own['median gain']:+.3f}", f"{100 * own['better']:.0f} %"]
             lines.append(f"| {' | '.join(cells)} |")
         lines += [""]
-        for name in ("best T at the rate tuned at T = 1", "T of the law there", "best over law"):
+        for name in FACTORS:
             value, low, high = found[name]
             lines.append(f"- {name}: {value:.2f} [{low:.2f}, {high:.2f}] (geometric mean)")
         lines.append(
             f"- tuned rate at an end of its grid: {100 * found['tuned rate at an end']:.0f} %"
         )
+        largest = found["best pair at the largest rate"]
+        lines.append(f"- best pair at the largest rate: {largest} of {found['settings']}")
         lines += [
             "",
             "NLL after above that of the best pair (in hindsight on these rows, like best T), by",

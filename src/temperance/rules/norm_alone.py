@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from temperance.records import Task
-from temperance.rules.budget import Budget
-from temperance.rules.budget_file import load_coefficients
 from temperance.rules.domain import Domain
 
 __all__ = ["NormAlone"]
@@ -54,12 +52,15 @@ class NormAlone:
 
     def expectation(self, task: Task) -> str:
         """Say what the law of the budget would give, and how it did on unseen data."""
-        law = Budget(load_coefficients())
+        from temperance.rules.suggestion import RULES  # which imports this module
+
+        law = RULES["budget"]
         if law.why_not(task):
             return ""
         known, temperature = law.expectation(task), law(task)
         if temperature == 1:  # the law itself is T = 1
             return known
-        found = "no rule is shown to beat T = 1 on fresh data; the law of the budget has the "
-        found += f"smallest mean regret, and says T = {temperature:.3g} here (rule budget)"
+        found = "no rule is shown to beat T = 1 on fresh data; over all of them the law of the "
+        found += "budget has the smallest mean regret, and it says "
+        found += f"T = {temperature:.3g} here (rule budget)"
         return f"{found}: {known}" if known else found

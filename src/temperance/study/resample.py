@@ -134,17 +134,18 @@ def check_draws(replicates: int, seed: int) -> None:
 
 
 def data_set_interval(
-    value: float, replicates: NDArray[Any], n_data_sets: int
+    value: float, replicates: NDArray[Any], n_data_sets: int, *, level: float = 0.95
 ) -> tuple[float, float] | None:
-    """95 % interval of a figure from its bootstrap over data sets; it always holds the value.
+    """Interval of a figure from its bootstrap over data sets; it always holds the value.
 
-    The percentiles are moved outwards to ``Phi(-+ sqrt(D / (D - 1)) t_{0.975, D - 1})`` for D data
-    sets: plain percentiles are too short where few things are drawn.
+    The percentiles are moved outwards to ``Phi(-+ sqrt(D / (D - 1)) t_{(1 + level) / 2, D - 1})``
+    for D data sets: plain percentiles are too short where few things are drawn.
 
     Args:
         value: the figure of the data sets that were given.
         replicates: the figure in each replicate; NaN where it has none.
         n_data_sets: D.
+        level: share of such intervals that hold the true figure, above 0 and below 1.
 
     Returns:
         Lower and upper end; None with one data set, or where a tenth of the replicates or more has
@@ -164,6 +165,6 @@ def data_set_interval(
     defined = replicates[np.isfinite(replicates)]
     if n_data_sets < 2 or not np.isfinite(value) or len(defined) < _DEFINED * len(replicates):
         return None
-    z = np.sqrt(n_data_sets / (n_data_sets - 1)) * stdtrit(n_data_sets - 1, 0.975)
+    z = np.sqrt(n_data_sets / (n_data_sets - 1)) * stdtrit(n_data_sets - 1, (1 + level) / 2)
     low, high = np.quantile(defined, [ndtr(-z), ndtr(z)])
     return min(float(low), value), max(float(high), value)
